@@ -48,8 +48,9 @@ test-large: ## The large tests: certificates, replicas and versions change a tho
 	BERTH_PREVIOUS=$(CURDIR)/target/previous-build/debug/berth BERTH_LEAF_ROTATIONS=1000 BERTH_CA_ROTATIONS=20 \
 		BERTH_CREATES_PER_SECOND=100 $(CARGO) test --locked --workspace --test main -- cluster::rotation --nocapture
 
-lint: ## What CI refuses: formatting, clippy, and dependencies that deny.toml does not allow or that advisories speak of.
+lint: ## What CI refuses: formatting, clippy, what the house rules say of imports, names and lines, and dependencies that deny.toml does not allow or that advisories speak of.
 	@$(CARGO) run --quiet --locked --package berth-test-tools --bin dependencies # First: what it refuses is not run.
+	@$(CARGO) run --quiet --locked --package berth-test-tools --bin house
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 

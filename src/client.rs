@@ -147,7 +147,8 @@ fn client(
 }
 
 /// Sets TCP_NODELAY, because otherwise a request on a new connection may wait for the delayed
-/// acknowledgement of the handshake (40 ms). Each hook and each command has a connection of its own.
+/// acknowledgement of the handshake (40 ms). Each hook and each command has a connection of its
+/// own.
 fn tcp() -> HttpConnector {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);

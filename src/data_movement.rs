@@ -28,8 +28,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use berth_api::keys;
-use berth_api::velero::{DataDownload, DataUpload, PodVolumeBackup, PodVolumeRestore};
-use berth_core::mover::grant::Mover;
+use berth_api::velero::{DataDownload, DataMoverStatus, DataUpload, PodVolumeBackup, PodVolumeRestore};
+use berth_core::mover::grant::{Mover, MoverPhase};
 use berth_core::mover::own::{DataPaths, OwnMover, OwnStep, plan};
 use futures::StreamExt as _;
 use jiff::Timestamp;
@@ -201,17 +201,17 @@ impl OwnMovements {
         match step {
             OwnStep::Nothing => {}
             OwnStep::Accept => {
-                let status = json!({"phase": "Accepted", "acceptedTimestamp": now});
+                let status = DataMoverStatus::accepted(now);
                 let metadata = json!({"annotations": {keys::MADE: now}, "finalizers": item.finalizers(true)});
                 if self.write(item, json!({"metadata": metadata, "status": status})).await {
                     self.report_accepted(item);
                 }
             }
             OwnStep::Begin => {
-                self.write(item, json!({"status": {"phase": "Prepared"}})).await;
+                self.write(item, json!({"status": DataMoverStatus::prepared()})).await;
             }
             OwnStep::Cancel => {
-                let mut change = ended("Canceled", "canceled");
+                let mut change = ended(MoverPhase::Canceled, "canceled");
                 // A movement that was never accepted has a snapshot as well, which must be removed.
                 let since = item.annotation(keys::MADE).map_or_else(|| json!(now), |since| json!(since));
                 change["metadata"]["annotations"][keys::MADE] = since;
@@ -219,11 +219,11 @@ impl OwnMovements {
             }
             OwnStep::Fail(fault) => {
                 let why = self.reason(item, fault, told) + &self.kept_volume(item).await;
-                self.end(item, "Failed", &why).await;
+                self.end(item, MoverPhase::Failed, &why).await;
             }
             OwnStep::Make => match self.make(item).await {
                 Ok(()) => {}
-                Err(Unmade::Never(why)) => self.end(item, "Failed", &why).await,
+                Err(Unmade::Never(why)) => self.end(item, MoverPhase::Failed, &why).await,
                 Err(Unmade::Later(why)) => self.tell(item, told, &why),
             },
             OwnStep::Replace => {
@@ -233,13 +233,12 @@ impl OwnMovements {
             }
             OwnStep::Bind => match self.bind(item).await {
                 Ok(true) => {
-                    let status = json!({"phase": "Completed", "completionTimestamp": now});
-                    self.write(item, json!({"status": status})).await;
+                    self.write(item, json!({"status": DataMoverStatus::completed(now)})).await;
                 }
                 Ok(false) => {}
                 Err(Unmade::Never(why)) => {
                     let why = why + &self.kept_volume(item).await;
-                    self.end(item, "Failed", &why).await;
+                    self.end(item, MoverPhase::Failed, &why).await;
                 }
                 Err(Unmade::Later(why)) => self.tell(item, told, &why),
             },

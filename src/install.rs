@@ -11,6 +11,7 @@ pub mod finalizers;
 pub mod hub;
 pub mod kept;
 pub mod member;
+pub mod member_objects;
 pub mod pod_volumes;
 pub mod probe;
 pub mod remove;

@@ -3,7 +3,8 @@
 //!
 //! - [`node_cache`]: nodes, node-agents, StorageClasses and the node-agents' configuration, from
 //!   watches.
-//! - [`configuration`]: which ConfigMap the node-agents read, and its contents.
+//! - [`configuration`]: which ConfigMap the node-agents read, and its contents;
+//!   [`configuration_watch`] keeps that in the node cache.
 //! - [`volumes`]: the volume of a data mover.
 //! - [`placing`]: the nodes on which its pod may run, for admission.
 //! - [`snapshot_classes`]: the drivers of which snapshots can be taken, from a watch, for
@@ -18,6 +19,7 @@
 //! - [`reporter`]: Events, log messages and metrics about all of these.
 
 pub mod configuration;
+pub mod configuration_watch;
 pub mod granting;
 pub mod ledger;
 pub mod listing;

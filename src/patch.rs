@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use berth_api::keys::{self, label_value};
-use berth_api::velero::Backup;
+use berth_api::velero::{Backup, BackupStatus};
 use berth_core::location::{DEFAULT_LOCATION, Location, choose};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 /// Adds to objects, and replaces everything else: what a merge patch says in two parts. A null
@@ -48,7 +47,7 @@ pub fn kept_until(location: &str, ttl: Duration, now: Timestamp) -> Value {
     let label = label_value(location, digest);
     json!({
         "metadata": {"labels": {keys::STORAGE_LOCATION: label}},
-        "status": {"version": 1, "formatVersion": keys::FORMAT_VERSION, "expiration": expiration.map(Time)},
+        "status": BackupStatus::kept_until(expiration),
     })
 }
 

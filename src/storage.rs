@@ -20,6 +20,7 @@ mod removal;
 mod renewed;
 mod roots;
 mod rotation;
+mod secrets;
 mod stored;
 
 pub use check::LocationChecker;

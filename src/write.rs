@@ -3,11 +3,11 @@
 //! knows what the write was for.
 //!
 //! `berth install`, `berth uninstall` and the commands of a person (`berth backup`, `berth
-//! schedule`, `berth backup-location`, `berth version`) write by kube itself, because a person waits
-//! for them and reads what the API server says; the client tries again what the API server puts
-//! off. The Lease, the ledger and the webhooks' keys are replaced whole, each by the one process
-//! that keeps it. A review of one's own rights, and the dry run that asks for the API server's time,
-//! store nothing.
+//! schedule`, `berth backup-location`, `berth version`) write by kube itself, because a person
+//! waits for them and reads what the API server says; the client tries again what the API server
+//! puts off. The Lease, the ledger and the webhooks' keys are replaced whole, each by the one
+//! process that keeps it. A review of one's own rights, and the dry run that asks for the API
+//! server's time, store nothing.
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher as _, RandomState};

@@ -24,3 +24,6 @@ pub use schedule::{Schedule, SchedulePhase, ScheduleSpec, ScheduleStatus};
 pub use server_status_request::{
     PluginInfo, ServerStatusRequest, ServerStatusRequestPhase, ServerStatusRequestStatus,
 };
+
+#[cfg(test)]
+mod tests;

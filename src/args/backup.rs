@@ -39,7 +39,8 @@ pub enum BackupCommand {
     Get(GetArgs),
     /// Print the log of a Backup. Example: berth backup logs nightly
     Logs(LogsArgs),
-    /// List the objects that a Backup stored, or print one. Example: berth backup contents nightly --grep web
+    /// List the objects that a Backup stored, or print one. Example: berth backup contents nightly
+    /// --grep web
     Contents(ContentsArgs),
     /// Show which stored objects differ between two Backups. Example: berth backup diff monday
     /// tuesday

@@ -20,7 +20,8 @@ pub struct LocationArgs {
 
 #[derive(Subcommand)]
 pub enum LocationCommand {
-    /// Create a BackupStorageLocation. Example: berth backup-location create s3 --provider aws --bucket backups --config region=eu-central-1
+    /// Create a BackupStorageLocation. Example: berth backup-location create s3 --provider aws
+    /// --bucket backups --config region=eu-central-1
     Create(Box<CreateLocationArgs>),
     /// Delete locations; what they store stays. Example: berth backup-location delete s3
     Delete(DeleteArgs),

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::velero::BackupPhase;
+use berth_api::velero::backup::{BackupCounts, HookStatus};
+use berth_api::velero::{BackupPhase, BackupStatus};
 use berth_core::operation::OperationCounts;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -16,11 +17,10 @@ use super::keeper::{CheckpointKeeper, CheckpointSources};
 use super::log::BackupLog;
 use super::names::resource_list;
 use super::prepare::Prepared;
-use super::publication::{StoredArchive, counted, snapshots_counted};
+use super::publication::StoredArchive;
 use super::status::{BackupWriter, WriteError};
 use super::take::RunContents;
 use super::upload::{UploadError, put_together};
-use crate::patch::merge_into;
 use crate::storage::BackupLayout;
 use crate::text::chain;
 
@@ -158,7 +158,7 @@ impl Engine {
         &self,
         record: &mut BackupWriter,
         site: &RunSite,
-        hooks: Option<Value>,
+        hooks: Option<HookStatus>,
         log: &BackupLog,
         signals: &Signals,
     ) -> Result<(), RunFailure> {
@@ -168,16 +168,13 @@ impl Engine {
         let counts = log.counts();
         let attempted =
             OperationCounts { attempted: site.operations.len() as u64, ..OperationCounts::default() };
-        let mut status = counted(&attempted);
-        if let Some(hooks) = hooks {
-            status["hookStatus"] = hooks;
-        }
-        merge_into(&mut status, snapshots_counted(site.outcomes.counts()));
-        for (key, count) in [("warnings", counts.warnings), ("errors", counts.errors)] {
-            if count > 0 {
-                status[key] = json!(count);
-            }
-        }
+        let status = BackupStatus::counted(&BackupCounts {
+            warnings: counts.warnings,
+            errors: counts.errors,
+            hooks,
+            operations: attempted,
+            snapshots: site.outcomes.counts(),
+        });
         let to = if counts.errors > 0 {
             BackupPhase::WaitingForPluginOperationsPartiallyFailed
         } else {

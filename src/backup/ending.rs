@@ -29,7 +29,7 @@ impl Engine {
             _ => false,
         };
         if is_of_others {
-            status = expiring_never(status);
+            status = BackupStatus::expiring_never(status);
         }
         record.end(&json!({"status": status}), record.held_in(), CLOSING).await
     }
@@ -61,13 +61,6 @@ impl Engine {
         merge_into(&mut patch, json!({"status": status}));
         record.end(&patch, BackupPhase::ReadyToStart, OPENING).await
     }
-}
-
-/// The status of a Backup whose folder belongs to another backup: a Velero that collects expired
-/// backups removes the whole folder, whoever's it is.
-pub(super) fn expiring_never(mut status: Value) -> Value {
-    status["expiration"] = Value::Null;
-    status
 }
 
 /// Logs why the backup failed, and returns that text.

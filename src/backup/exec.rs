@@ -160,8 +160,8 @@ impl Kubelets {
             let mut ending = pin!(ending);
             tokio::select! {
                 ended = &mut ending => {
-                    // Output that was written before the end may still be under way. It is told only
-                    // of a command that failed, and the next hook need not wait for it.
+                    // Output that was written before the end may still be under way. It is told
+                    // only of a command that failed, and the next hook need not wait for it.
                     if !ended.as_ref().is_some_and(is_success) {
                         let _ = timeout(REST, &mut reading).await;
                     }

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use berth_api::hook::{AnnotatedPod, pods};
+use berth_api::velero::backup::HookStatus;
 use berth_core::hook::{Hook, HookPhase, OnError, PodId};
 use berth_core::limits;
 use berth_core::violation::tellable;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -97,14 +97,14 @@ impl Tally {
     }
 
     /// `status.hookStatus`; nothing if no hook was tried. A 0 is absent, as Velero omits it.
-    pub fn status(&self) -> Option<Value> {
-        let (attempted, failed) =
-            (self.attempted.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed));
-        match (attempted, failed) {
-            (0, _) => None,
-            (_, 0) => Some(json!({"hooksAttempted": attempted})),
-            _ => Some(json!({"hooksAttempted": attempted, "hooksFailed": failed})),
-        }
+    pub fn status(&self) -> Option<HookStatus> {
+        let count = |count: &AtomicU64| i64::try_from(count.load(Ordering::Relaxed)).ok();
+        let (attempted, failed) = (count(&self.attempted), count(&self.failed));
+        let is_positive = |count: &i64| *count > 0;
+        attempted.filter(is_positive).map(|attempted| HookStatus {
+            hooks_attempted: Some(attempted),
+            hooks_failed: failed.filter(is_positive),
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use berth_api::keys;
-use berth_api::velero::BackupPhase;
+use berth_api::velero::{BackupPhase, BackupStatus};
 use serde_json::json;
 use tracing::warn;
 
@@ -52,7 +52,7 @@ pub(super) async fn keep_record(
         if now != told || asked.is_some() || kept != runs {
             let mut patch = json!({});
             if now != told {
-                patch["status"]["progress"] = json!({"totalItems": now.0, "itemsBackedUp": now.1});
+                patch["status"] = BackupStatus::progressed(now.0, now.1);
             }
             if let Some(asked) = &asked {
                 patch["metadata"]["annotations"][keys::FROZEN] = json!(asked.pods);

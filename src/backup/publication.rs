@@ -13,14 +13,13 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use berth_api::keys;
-use berth_api::velero::backup::{BackupProgress, HookStatus};
-use berth_api::velero::{Backup, BackupPhase, BackupStorageLocation};
+use berth_api::velero::backup::{BackupCounts, BackupProgress, HookStatus};
+use berth_api::velero::{Backup, BackupPhase, BackupStatus, BackupStorageLocation};
 use berth_core::claim::{FolderClaim, FolderDecision, judge};
 use berth_core::operation::OperationCounts;
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::api::Api;
 use object_store::UpdateVersion;
@@ -58,7 +57,7 @@ pub(super) struct StoredArchive {
     pub list: ResourceList,
     pub bytes: u64,
     /// `status.hookStatus`.
-    pub hooks: Option<Value>,
+    pub hooks: Option<HookStatus>,
     /// The file of item operations.
     pub operations: Vec<Value>,
     /// How many operations there were, and what has become of them.
@@ -211,26 +210,15 @@ impl Engine {
         let (layout, claim) = (&site.layout, &site.claim);
         let counts = log.counts();
         let items: usize = stored.list.values().map(PackedNames::len).sum();
-        let mut status = json!({
-            "completionTimestamp": Time(Timestamp::now()),
-            "progress": {"totalItems": items, "itemsBackedUp": items},
-        });
-        for (key, count) in [("warnings", counts.warnings), ("errors", counts.errors)] {
-            if count > 0 {
-                status[key] = json!(count);
-            }
-        }
-        if let Some(hooks) = &stored.hooks {
-            status["hookStatus"] = hooks.clone();
-        }
-        merge_into(&mut status, counted(&stored.counts));
-        // What was counted while the backup waited must not stay beside them.
-        for key in OPERATIONS {
-            if status.get(key).is_none() && !record.object().data["status"][key].is_null() {
-                status[key] = Value::Null;
-            }
-        }
-        merge_into(&mut status, snapshots_counted(stored.volumes.snapshots));
+        let counts = BackupCounts {
+            warnings: counts.warnings,
+            errors: counts.errors,
+            hooks: stored.hooks,
+            operations: stored.counts,
+            snapshots: stored.volumes.snapshots,
+        };
+        let recorded = &record.object().data["status"];
+        let mut status = BackupStatus::stored(items, Timestamp::now(), &counts, recorded);
         log.info(&format!("backup ends: {}", outcome(&status).as_str()));
         // If the claim is gone nobody would own these files.
         layout.confirm(claim).await?;
@@ -274,7 +262,8 @@ impl Engine {
             let error = match layout.confirm(claim).await {
                 Ok(()) => match self.show(record, layout, &status).await {
                     Ok(true) => {
-                        status["phase"] = json!(outcome(&status).as_str());
+                        let phase = outcome(&status);
+                        merge_into(&mut status, BackupStatus::in_phase(phase));
                         return Ok(status);
                     }
                     Ok(false) => match self.shown(layout, &claim.backup).await {
@@ -460,34 +449,6 @@ pub(super) fn unsettled() -> object_store::Error {
         store: "metadata",
         source: "another request writes velero-backup.json just now".into(),
     }
-}
-
-/// The fields of the status that count snapshots.
-pub(super) fn snapshots_counted((attempted, completed): (u64, u64)) -> Value {
-    let mut status = json!({});
-    for (key, count) in
-        [("csiVolumeSnapshotsAttempted", attempted), ("csiVolumeSnapshotsCompleted", completed)]
-    {
-        if count > 0 {
-            status[key] = json!(count);
-        }
-    }
-    status
-}
-
-/// The fields of the status that count operations.
-const OPERATIONS: [&str; 3] =
-    ["backupItemOperationsAttempted", "backupItemOperationsCompleted", "backupItemOperationsFailed"];
-
-/// The fields of the status that count operations; those that are 0 are absent.
-pub(super) fn counted(counts: &OperationCounts) -> Value {
-    let mut status = json!({});
-    for (key, count) in OPERATIONS.into_iter().zip([counts.attempted, counts.completed, counts.failed]) {
-        if count > 0 {
-            status[key] = json!(count);
-        }
-    }
-    status
 }
 
 /// The phase of a stored backup.

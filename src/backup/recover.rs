@@ -20,7 +20,6 @@ use tracing::{info, warn};
 use super::begun::{EarlierProgress, RunSite};
 use super::checkpoint::Packed;
 use super::conduct::forget_checkpoint;
-use super::ending::expiring_never;
 use super::engine::{Engine, LAST_PART, OPENING, RunFailure, Signals};
 use super::hooks::Tally;
 use super::inputs::ClusterInputs;
@@ -221,7 +220,8 @@ impl Engine {
                     Box::pin(self.let_go_of_snapshots(scene.layout.backup(), record.uid())).await;
                 }
                 RecoveryStep::End(status.unwrap_or_else(|| {
-                    expiring_never(BackupStatus::failed(&Why::Strange.to_string(), Timestamp::now()))
+                    let reason = Why::Strange.to_string();
+                    BackupStatus::expiring_never(BackupStatus::failed(&reason, Timestamp::now()))
                 }))
             }
             Recovery::Fail(why) => {
@@ -243,7 +243,10 @@ impl Engine {
                 }
                 Box::pin(self.remove_snapshots(scene.layout.backup(), record)).await;
                 let status = BackupStatus::failed(&reason, Timestamp::now());
-                RecoveryStep::End(if scene.is_of_others() { expiring_never(status) } else { status })
+                RecoveryStep::End(match scene.is_of_others() {
+                    true => BackupStatus::expiring_never(status),
+                    false => status,
+                })
             }
             Recovery::NotOurs => RecoveryStep::Nothing,
         })
@@ -260,7 +263,8 @@ impl Engine {
 
     /// Writes the file that makes the backup visible.
     async fn publish_again(&self, record: &BackupWriter, scene: &Scene) -> anyhow::Result<()> {
-        let mut status = json!({"completionTimestamp": Time(Timestamp::now())});
+        let completion_timestamp = Some(Time(Timestamp::now()));
+        let mut status = json!(BackupStatus { completion_timestamp, ..BackupStatus::default() });
         if let (Some(status), Some(known)) =
             (status.as_object_mut(), record.object().data["status"].as_object())
         {

@@ -1,12 +1,13 @@
 //! References from an object to others that its restore needs, read from the object's bytes as it
 //! passes.
 
+mod snapshots;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_core::selection::ResourceType;
 use serde::Deserialize;
 
-use super::actions::snapshots;
 use super::list::ListedObject;
 
 /// Most references to one type that are kept, each some hundred bytes. Further ones are reported as

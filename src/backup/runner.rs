@@ -57,8 +57,8 @@ impl Runner {
         view
     }
 
-    /// Does what is left of Backups that were deleted while they ran or waited for their operations,
-    /// once their runs have ended.
+    /// Does what is left of Backups that were deleted while they ran or waited for their
+    /// operations, once their runs have ended.
     fn forget_gone(
         &self,
         runs: &mut JoinSet<()>,

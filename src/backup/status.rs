@@ -11,7 +11,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 use berth_api::keys::{self, is_set};
-use berth_api::velero::{Backup, BackupPhase};
+use berth_api::velero::{Backup, BackupPhase, BackupStatus};
 use berth_core::retention::behind;
 use berth_core::run::Runs;
 use jiff::Timestamp;
@@ -233,10 +233,7 @@ impl BackupWriter {
         let runs = self.runs().next().to_string();
         let patch = json!({
             "metadata": {"annotations": {keys::RUNS: runs, keys::PUBLISHING: null, keys::FROZEN: null}},
-            "status": {
-                "completionTimestamp": null, "errors": null, "warnings": null, "hookStatus": null,
-                "csiVolumeSnapshotsAttempted": null, "csiVolumeSnapshotsCompleted": null,
-            },
+            "status": BackupStatus::run_again(),
         });
         self.merge(&patch, self.held_in, patience).await
     }
@@ -285,7 +282,7 @@ impl BackupWriter {
         patience: Duration,
     ) -> Result<(), WriteError> {
         let mut patch = json!({"status": status});
-        patch["status"]["phase"] = json!(to.as_str());
+        merge_into(&mut patch, json!({"status": BackupStatus::in_phase(to)}));
         if self.held_in == BackupPhase::InProgress {
             // The run hands the backup over, so it does not count.
             let runs = self.runs().without_latest().to_string();
@@ -436,7 +433,7 @@ impl BackupWriter {
                 "managedFields": [{}],
                 "annotations": {keys::RESOLVED_NAMESPACES: null, keys::FROZEN: null, keys::SCOPE: null},
             },
-            "status": {"phase": status["phase"], "queuePosition": null, "progress": null},
+            "status": BackupStatus::shortest(&status["phase"]),
         });
         self.merge(&patch, from, patience).await
     }

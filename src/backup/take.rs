@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use berth_api::unserved::unserved;
+use berth_api::velero::backup::HookStatus;
 use futures::future::{maybe_done, try_join_all};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use parking_lot::Mutex;
-use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -53,7 +53,7 @@ pub(super) enum RunContents {
     /// All objects, and what follows from operations is missing. Everything is in the checkpoint.
     Resting {
         /// `status.hookStatus`.
-        hooks: Option<Value>,
+        hooks: Option<HookStatus>,
     },
 }
 

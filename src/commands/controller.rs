@@ -38,7 +38,7 @@ use crate::movers::granting::Granting;
 use crate::movers::ledger::GrantSignPeriods;
 use crate::movers::placing::Placing;
 use crate::movers::volumes::MoverVolumes;
-use crate::movers::{NodeCache, configuration, reporter};
+use crate::movers::{NodeCache, configuration_watch, reporter};
 use crate::node_agent::repositories::Repositories;
 use crate::queue::cache::reflect_queue;
 use crate::queue::cycle::Cycle;
@@ -264,7 +264,7 @@ async fn lead_movers(args: &ControllerArgs, clients: &Clients, metrics: &MoverMe
     };
     tokio::join!(
         node_cache.follow(&clients.watch, namespace),
-        configuration::follow(&clients.watch, namespace, configmap, &node_cache),
+        configuration_watch::follow(&clients.watch, namespace, configmap, &node_cache),
         reporter::configuration(&placing, namespace, &events, metrics),
         reporter::missed(&clients.watch, namespace, &placing, &events, metrics),
         granting.run(),

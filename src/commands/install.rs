@@ -24,7 +24,7 @@ use crate::install::probe::{Probe, probe};
 use crate::install::render::is_workload;
 use crate::install::{
     BackedUpTypes, InstallCluster, Installed, MemberParts, Reference, Reviews, RunningBackups, certificates,
-    finalizers, kept, member, pod_volumes, remove, render, running, velero,
+    finalizers, kept, member_objects, pod_volumes, remove, render, running, velero,
 };
 use crate::objects::{PART_OF, PART_OF_BERTH};
 use crate::settings::{Certificates, EngineRights, Executor};
@@ -55,7 +55,7 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
     let found = cluster.inspect().await?;
     let mut settings = settings(&args, access.as_ref(), Some(&found));
     settings.reviews = Reviews::wanted(&args.reviews, Reviews::of(&cluster, &found).await?);
-    pod_volumes::ensure_fits(&settings)?;
+    pod_volumes::ensure_fits(settings.pod_volumes, settings.files_by_movers, settings.executor)?;
     settings.engine = BackedUpTypes::wanted(args.engine_rights, &cluster.client).await?;
     tell_gaps(settings.engine.as_ref());
     let image = found.installed.as_ref().and_then(Installed::image).filter(|image| image.contains('@'));
@@ -70,7 +70,7 @@ pub async fn run(args: InstallArgs) -> anyhow::Result<()> {
         say!("{line}");
     }
     if let Some(hub) = settings.member.as_ref().and_then(MemberParts::hub) {
-        member::ensure_hub(&cluster, hub, access.as_ref()).await?;
+        member_objects::ensure_hub(&cluster, hub, access.as_ref()).await?;
     }
     if let Some(access) = &access {
         let deployment = objects.iter().position(is_workload);

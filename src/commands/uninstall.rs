@@ -9,7 +9,7 @@ use crate::client::persistent;
 use crate::install::apply::LISTS_AT_ONCE;
 use crate::install::render::{VELERO_GROUP, is_admission};
 use crate::install::{
-    InstallCluster, Reference, RunningBackups, apply, finalizers, member, remove, running, velero,
+    InstallCluster, Reference, RunningBackups, apply, finalizers, member_objects, remove, running, velero,
 };
 use crate::movers::nudge;
 
@@ -38,7 +38,7 @@ pub async fn run(args: UninstallArgs) -> anyhow::Result<()> {
             let kept = matches!(reference.kind.as_str(), "Namespace" | "CustomResourceDefinition");
             say!("{reference} would be removed{}", if kept { ", unless it is in use" } else { "" });
         }
-        for reference in member::written(&cluster, None).await? {
+        for reference in member_objects::written(&cluster, None).await? {
             say!("{reference} would be removed");
         }
         tell_running(&cluster).await?;

@@ -23,7 +23,7 @@ use crate::client::Clients;
 use crate::events::Events;
 use crate::garden::admission_view::SharedBuckets;
 use crate::lifecycle::schedule::plans::Plans;
-use crate::movers::configuration;
+use crate::movers::configuration_watch;
 use crate::movers::ledger::{GrantSignPeriods, InForce};
 use crate::movers::nudge;
 use crate::movers::placing::Placing;
@@ -124,7 +124,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         let node_cache = &caches.placing.node_cache;
         tokio::join!(
             node_cache.follow(&clients.watch, namespace),
-            configuration::follow(&clients.watch, namespace, configmap, node_cache),
+            configuration_watch::follow(&clients.watch, namespace, configmap, node_cache),
             caches.placing.volumes.follow(&clients.watch),
             caches.snapshot_classes.follow(&clients.watch),
             caches.ledger.follow(&clients, namespace),

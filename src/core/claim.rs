@@ -71,8 +71,8 @@ pub fn is_forsaken(ours: &FolderClaim, folder: &FolderContents) -> bool {
     !folder.published && folder.claim.as_ref() == Some(ours)
 }
 
-/// Whether a folder is another Backup's by now. No run of this one publishes there any more, because
-/// it looks for its own claim first.
+/// Whether a folder is another Backup's by now. No run of this one publishes there any more,
+/// because it looks for its own claim first.
 pub fn is_of_another(ours: &FolderClaim, folder: &FolderContents) -> bool {
     folder.claim.as_ref().is_some_and(|claim| !claim.is_of_backup_of(ours))
 }

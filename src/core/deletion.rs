@@ -329,9 +329,9 @@ pub fn next(seen: &DeletionState<'_>) -> DeletionStep {
     if backup.is_going { DeletionStep::Done } else { DeletionStep::RemoveBackup }
 }
 
-/// A Backup of the same name has been created since, which has nothing to do with this deletion. Its
-/// run takes over what is left in the folder, if it stores in the same place, but nobody would look
-/// for the data in repositories any more.
+/// A Backup of the same name has been created since, which has nothing to do with this deletion.
+/// Its run takes over what is left in the folder, if it stores in the same place, but nobody would
+/// look for the data in repositories any more.
 fn beside_later(seen: &DeletionState<'_>, later: &DeletionBackup<'_>) -> DeletionStep {
     if later.is_elsewhere {
         return match after_backup(seen) {

@@ -5,6 +5,8 @@ pub mod maintenance;
 pub mod others;
 pub mod progress;
 
+use jiff::Timestamp;
+
 /// The uploader type of objects that berth's node agents act on. All others are for Velero's
 /// node-agents.
 pub const UPLOADER: &str = "restic";
@@ -158,6 +160,11 @@ pub fn same(claim_uid: Option<&str>, namespace: &str, pod: &str, volume: &str) -
         Some(uid) => format!("same=claim/{uid}"),
         None => format!("same=pod/{namespace}/{pod}/{volume}"),
     }
+}
+
+/// The time in whole seconds, as objects store it.
+pub fn whole_seconds(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or_default()
 }
 
 /// The largest whole number that a status can hold.

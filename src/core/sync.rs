@@ -211,8 +211,8 @@ impl Memory {
         *rounds >= ROUNDS
     }
 
-    /// The answer to the look whether the Backup of a folder that [`is_orphaned`] is gone; `None`: the
-    /// API server failed. `true`: what it has left is to be removed.
+    /// The answer to the look whether the Backup of a folder that [`is_orphaned`] is gone; `None`:
+    /// the API server failed. `true`: what it has left is to be removed.
     pub fn orphaned(&mut self, one: &Doubtful, is_gone: Option<bool>) -> bool {
         if is_gone != Some(true) {
             self.orphans.remove(one);

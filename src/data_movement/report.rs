@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use berth_api::velero::DataMoverStatus;
 use berth_core::limits;
 use berth_core::mover::grant::{Mover, MoverPhase};
 use berth_core::mover::own::OwnFault;
@@ -40,7 +41,7 @@ impl OwnMovements {
         format!("{fault}{why}")
     }
 
-    pub(super) async fn end(&self, item: &Item, phase: &str, message: &str) {
+    pub(super) async fn end(&self, item: &Item, phase: MoverPhase, message: &str) {
         self.write(item, ended(phase, message)).await;
     }
 
@@ -103,8 +104,7 @@ impl OwnMovements {
     }
 }
 
-pub(super) fn ended(phase: &str, message: &str) -> Value {
+pub(super) fn ended(phase: MoverPhase, message: &str) -> Value {
     let message: String = message.chars().take(limits::STATUS_MESSAGE).collect();
-    let status = json!({"phase": phase, "message": message, "completionTimestamp": Timestamp::now()});
-    json!({"status": status})
+    json!({"status": DataMoverStatus::ended(phase, &message, Timestamp::now())})
 }

@@ -4,7 +4,6 @@ use anyhow::bail;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, DeploymentSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::InstallSettings;
 use crate::settings::Executor;
 
 /// Name of the agents' DaemonSet, and of everything else that they have.
@@ -19,13 +18,13 @@ const FILES_BY_MOVERS: &str = "--files-by-movers";
 /// # Errors
 /// When Velero runs the backups: it has files read by its own node-agents alone. When the agents
 /// are not to be installed, and it is said where they leave the files.
-pub fn ensure_fits(settings: &InstallSettings) -> anyhow::Result<()> {
-    if settings.files_by_movers && !settings.pod_volumes {
+pub fn ensure_fits(pod_volumes: bool, files_by_movers: bool, executor: Executor) -> anyhow::Result<()> {
+    if files_by_movers && !pod_volumes {
         bail!(
             "--files-by-movers: it is for berth's node agents, which are not installed. Say --pod-volumes, too. Nothing was changed"
         );
     }
-    if settings.pod_volumes && settings.executor == Executor::Velero {
+    if pod_volumes && executor == Executor::Velero {
         bail!(
             "--pod-volumes: with --executor=velero nothing gives berth's node agents work, because Velero has files of volumes read by its own (velero install --use-node-agent). Say --pod-volumes=false, or --executor=berth. Nothing was changed"
         );
@@ -78,7 +77,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::install::render;
+    use crate::install::{InstallSettings, render};
 
     fn rendered(settings: &InstallSettings) -> Vec<Value> {
         let mut objects = render(settings).unwrap();
@@ -169,9 +168,8 @@ mod tests {
             (Executor::Velero, true, false, false),
             (Executor::Velero, false, false, true),
         ] {
-            let settings =
-                InstallSettings { executor, pod_volumes, files_by_movers, ..InstallSettings::new("velero") };
-            assert_eq!(ensure_fits(&settings).is_ok(), fits, "{executor:?} {pod_volumes} {files_by_movers}");
+            let fit = ensure_fits(pod_volumes, files_by_movers, executor);
+            assert_eq!(fit.is_ok(), fits, "{executor:?} {pod_volumes} {files_by_movers}");
         }
     }
 

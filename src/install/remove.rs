@@ -20,7 +20,7 @@ use serde_json::json;
 use tokio::time::{sleep, timeout};
 
 use super::apply::LISTS_AT_ONCE;
-use super::{InstallCluster, Reference, member};
+use super::{InstallCluster, Reference, member_objects};
 use crate::certificates::{AUTHORITY, SECRET};
 use crate::client::is_not_found;
 use crate::leader::LEASE;
@@ -156,7 +156,7 @@ pub async fn delete_written(cluster: &InstallCluster) -> anyhow::Result<Vec<Refe
         own_authority(cluster),
         authority(cluster),
     ];
-    written.extend(member::written(cluster, None).await?);
+    written.extend(member_objects::written(cluster, None).await?);
     let mut deleted = Vec::new();
     for reference in written {
         if delete(cluster, &reference).await? {

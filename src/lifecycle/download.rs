@@ -20,15 +20,14 @@ use berth_api::velero::{
     Backup, BackupStorageLocation, DownloadRequestPhase as Phase, DownloadTargetKind as Kind,
 };
 use berth_core::download::{CHECKPOINT, DownloadFile, DownloadRequestState, DownloadStep, INDEX, VALID};
-use berth_core::location_turns::{Candidate, choose};
 use berth_core::location::DEFAULT_LOCATION;
+use berth_core::location_turns::{Candidate, choose};
 use berth_core::sync::is_name;
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
 use kube::runtime::watcher;
@@ -194,14 +193,12 @@ async fn answer(lifecycle: &Lifecycle, request: &DownloadRequest, now: Timestamp
     let (change, problem) = match made.unwrap_or_else(|_| Err(anyhow!("it took too long"))) {
         Ok(url) => {
             let expiration = now.checked_add(VALID).unwrap_or(now);
-            let status = json!({"phase": Phase::Processed.as_str(), "downloadURL": url, "expiration": Time(expiration)});
-            (Some(status), None)
+            (Some(DownloadRequestStatus::processed(&url, expiration)), None)
         }
         Err(error) => {
             let has_expiration = seen(request).expiration.is_some();
             let expiration = now.checked_add(VALID).unwrap_or(now);
-            let change = (!has_expiration)
-                .then(|| json!({"phase": Phase::New.as_str(), "expiration": Time(expiration)}));
+            let change = (!has_expiration).then(|| DownloadRequestStatus::unanswered(expiration));
             (change, Some(format!("{error:#}")))
         }
     };

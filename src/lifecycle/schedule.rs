@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::keys;
-use berth_api::velero::{Backup, Schedule};
+use berth_api::velero::{Backup, Schedule, ScheduleStatus};
 use berth_core::limits;
 use berth_core::schedule::{self as core, BackupOrigin, ScheduleSettings, ScheduleStep, SkipReason};
 use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::runtime::watcher;
 use kube::{Resource, ResourceExt};
@@ -286,7 +285,6 @@ impl Scheduler {
             }
         };
         let (schedule, now) = (found.decided(), (self.clock)());
-        let at = |at: Timestamp| json!(Time(at));
         let change = match self.decide(&schedule, schedule.first(), unfinished, now) {
             ScheduleStep::Wait(_) | ScheduleStep::Postpone if self.seen(&found) => {
                 return ScheduleResult::Yes;
@@ -299,24 +297,23 @@ impl Scheduler {
                 if !errors.is_empty() {
                     warn!(schedule = name, ?phase, errors = errors.join("; "), "the Schedule has faults");
                 }
-                let errors = Some(errors).filter(|errors| !errors.is_empty());
-                json!({"status": {"phase": phase, "validationErrors": errors}})
+                json!({"status": ScheduleStatus::validated(phase, &errors)})
             }
             ScheduleStep::SkipNow => {
                 info!(schedule = name, "skips what is due now, because spec.skipImmediately says so");
-                json!({"spec": {"skipImmediately": false}, "status": {"lastSkipped": at(now)}})
+                json!({"spec": {"skipImmediately": false}, "status": ScheduleStatus::skipped(now)})
             }
             ScheduleStep::Mend => {
                 warn!(schedule = name, "the status is in the future: writing the present time in its place");
-                let mend = |last: Option<Timestamp>| last.map(|last| at(last.min(now)));
+                let mend = |last: Option<Timestamp>| last.map(|last| last.min(now));
                 let (backup, skipped) = (mend(schedule.last_backup), mend(schedule.last_skipped));
-                json!({"status": {"lastBackup": backup, "lastSkipped": skipped}})
+                json!({"status": ScheduleStatus::mended(backup, skipped)})
             }
             ScheduleStep::Create(tick) => match self.create(&found, &schedule, tick, tries).await {
                 Some(change) => change,
                 None => return ScheduleResult::Failed,
             },
-            ScheduleStep::Record(tick) => json!({"status": {"lastBackup": at(tick)}}),
+            ScheduleStep::Record(tick) => json!({"status": ScheduleStatus::backed_up(tick)}),
             ScheduleStep::Skip(tick, why) => self.skip(&found, tick, why),
         };
         ScheduleResult::Write(DecidedOn::of(&found), change)
@@ -327,7 +324,7 @@ impl Scheduler {
         info!(schedule = %schedule.name_any(), %tick, why = why.why(), "skipped a time");
         self.events.tell_about(EventReason::TimeSkipped, schedule.object_ref(&()), note);
         self.metrics.skipped(why);
-        json!({"status": {"lastSkipped": Time(tick)}})
+        json!({"status": ScheduleStatus::skipped(tick)})
     }
 
     /// Creates the Backup of a time, and returns what has to be recorded. `None`: it could not be
@@ -342,7 +339,7 @@ impl Scheduler {
         let is_told = tries.is_multiple_of(TOLD_AGAIN);
         let mut backup = found.backup(tick);
         let first = backup.name_any();
-        let made = || json!({"status": {"lastBackup": Time(tick)}});
+        let made = || json!({"status": ScheduleStatus::backed_up(tick)});
         if self.lifecycle.known.is_made(&schedule.uid, &first, tick) {
             debug!(schedule = %schedule.name, %first, "an earlier leader made the Backup of that time");
             return Some(made());
@@ -389,7 +386,7 @@ impl Scheduler {
                 warn!(schedule = %schedule.name, %name, "a Backup of that name does not belong to the Schedule");
                 self.events.tell_about(EventReason::NotScheduled, found.object_ref(&()), note);
                 self.metrics.failed();
-                return Some(json!({"status": {"lastSkipped": Time(tick)}}));
+                return Some(json!({"status": ScheduleStatus::skipped(tick)}));
             }
             // The third name stays unknown until the Backup exists.
             CreationResult::Not(why) if is_taken => why.replace(&name, "…"),

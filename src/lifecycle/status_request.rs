@@ -129,13 +129,8 @@ async fn serve(api: &Api<ServerStatusRequest>, request: ServerStatusRequest, now
     } else {
         let plugins: Vec<PluginInfo> =
             PLUGINS.map(|(name, kind)| PluginInfo { name: name.to_owned(), kind: kind.to_owned() }).into();
-        let change = json!({"status": {
-            "phase": Phase::Processed,
-            "processedTimestamp": Time(now),
-            "serverVersion": version(),
-            "plugins": plugins,
-        }});
-        discard(patch(api, Write::on(&request), change).await)
+        let status = ServerStatusRequestStatus::processed(now, &version(), &plugins);
+        discard(patch(api, Write::on(&request), json!({"status": status})).await)
     };
     match answer {
         WriteResult::Written(()) | WriteResult::Conflict(_) | WriteResult::Gone(_) => {}

@@ -1,4 +1,4 @@
-//! The node-agents' configuration, read live: which ConfigMap it is in, and its contents.
+//! The node-agents' configuration: which ConfigMap it is in, and its contents.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,12 +10,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, PodSpec};
 use kube::api::{Api, ListParams};
-use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
-use tokio::sync::watch;
 
-use super::NodeCache;
-use crate::watch::{WatchEvent, list, of_namespace, reflect};
+use crate::watch::{list, of_namespace};
 
 const FLAG: &str = "--node-agent-configmap";
 
@@ -50,7 +47,7 @@ impl ConfigurationState {
     }
 
     /// The state with the current contents of the ConfigMap; `None`: it was deleted.
-    fn with(&self, name: &str, found: Option<&ConfigMapContents>) -> Self {
+    pub(super) fn with(&self, name: &str, found: Option<&ConfigMapContents>) -> Self {
         let keep = |faults, unusable| Self { name: Some(name.to_owned()), faults, unusable, ..self.clone() };
         let Some(found) = found else {
             let mut faults = Violations::default();
@@ -72,14 +69,14 @@ impl ConfigurationState {
 }
 
 /// The parts of a ConfigMap that are needed.
-struct ConfigMapContents {
+pub(super) struct ConfigMapContents {
     uid: String,
     changed_at: Option<Timestamp>,
     data: BTreeMap<String, String>,
 }
 
 impl ConfigMapContents {
-    fn of(map: ConfigMap) -> Self {
+    pub(super) fn of(map: ConfigMap) -> Self {
         let written = map.metadata.managed_fields.iter().flatten().filter_map(|entry| entry.time.as_ref());
         Self {
             uid: map.uid().unwrap_or_default(),
@@ -102,32 +99,6 @@ fn named_by(spec: &PodSpec) -> Option<String> {
         None => None,
     }
     .filter(|name| !name.is_empty())
-}
-
-/// Watches the ConfigMap that is `given`, or else the one that a DaemonSet of node-agents names,
-/// and updates the node cache. Never returns.
-pub async fn follow(client: &Client, namespace: &str, given: Option<&str>, node_cache: &NodeCache) {
-    let name = watch::Sender::new(None::<Option<String>>);
-    let watching = async {
-        match given {
-            Some(given) => {
-                name.send_replace(Some(Some(given.to_owned())));
-                std::future::pending::<()>().await;
-            }
-            None => watch_sets(client, namespace, &name).await,
-        }
-    };
-    let following = async {
-        let mut changed = name.subscribe();
-        loop {
-            let current = changed.borrow_and_update().clone();
-            tokio::select! {
-                () = read(client, namespace, current.as_ref(), node_cache) => {}
-                _ = changed.changed() => {}
-            }
-        }
-    };
-    tokio::join!(watching, following);
 }
 
 /// Reads the current state once: of the ConfigMap that is `given`, or else of the one that a
@@ -154,50 +125,15 @@ pub async fn read_once(
 }
 
 /// A DaemonSet, and the ConfigMap that it names.
-fn named(set: DaemonSet) -> (String, Option<String>) {
+pub(super) fn named(set: DaemonSet) -> (String, Option<String>) {
     let spec = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
     (set.name_any(), spec.and_then(named_by))
 }
 
 /// If there are several DaemonSets (one for Windows), the first by name decides, because all of
 /// them should name the same ConfigMap.
-fn first_named(sets: &BTreeMap<String, Option<String>>) -> Option<String> {
+pub(super) fn first_named(sets: &BTreeMap<String, Option<String>>) -> Option<String> {
     sets.values().flatten().next().cloned()
-}
-
-async fn watch_sets(client: &Client, namespace: &str, name: &watch::Sender<Option<Option<String>>>) {
-    let mut known = BTreeMap::new();
-    reflect(of_namespace(client, namespace), watcher::Config::default(), named, |event| {
-        event.apply_to(&mut known);
-        let first = first_named(&known);
-        name.send_if_modified(|current| {
-            let is_new = current.as_ref() != Some(&first);
-            *current = Some(first);
-            is_new
-        });
-    })
-    .await;
-}
-
-async fn read(client: &Client, namespace: &str, name: Option<&Option<String>>, node_cache: &NodeCache) {
-    let Some(name) = name else { return std::future::pending().await };
-    let Some(name) = name else {
-        node_cache.configure(ConfigurationState::default());
-        return std::future::pending().await;
-    };
-    let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let apply = |found: Option<ConfigMapContents>| {
-        let before = node_cache.read(|state| state.configuration.clone());
-        // The settings of another ConfigMap must not be kept.
-        let before = if before.name.as_ref() == Some(name) { before } else { ConfigurationState::default() };
-        node_cache.configure(before.with(name, found.as_ref()));
-    };
-    reflect(of_namespace(client, namespace), only, ConfigMapContents::of, |event| match event {
-        WatchEvent::Replaced(all) => apply(all.into_iter().next()),
-        WatchEvent::Applied(found) => apply(Some(found)),
-        WatchEvent::Deleted(_) => apply(None),
-    })
-    .await;
 }
 
 #[cfg(test)]

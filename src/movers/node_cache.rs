@@ -201,8 +201,8 @@ impl NodeCache {
         });
     }
 
-    /// Watches everything except the configuration, which [`super::configuration::follow`] watches.
-    /// Never returns.
+    /// Watches everything except the configuration, which `configuration_watch` follows. Never
+    /// returns.
     pub async fn follow(&self, client: &Client, namespace: &str) {
         let everything = watcher::Config::default;
         let nodes = reflect(Api::all(client.clone()), everything(), node, |event| {

@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use berth_api::keys;
+use berth_api::velero::DataMoverStatus;
 use berth_core::mover::MoverKind;
-use berth_core::mover::grant::{Circumstances, MAX_RESETS, Mover, Recover, Remedy, Unrecoverable, remedy};
+use berth_core::mover::grant::{
+    Circumstances, MAX_RESETS, Mover, MoverPhase, Recover, Remedy, Unrecoverable, remedy,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{Api, ApiResource, DynamicObject};
@@ -69,8 +72,7 @@ pub async fn recover(
         }
         Remedy::Fail(why) => {
             let message = advice(why, namespace, mover);
-            let status =
-                json!({"phase": "Failed", "message": message, "completionTimestamp": Timestamp::now()});
+            let status = DataMoverStatus::ended(MoverPhase::Failed, &message, Timestamp::now());
             let patch = json!({"metadata": {"labels": {EXPOSING: null}}, "status": status});
             let written = write(client, namespace, item, patch).await?;
             // It has ended, so no plan considers it again.
@@ -107,10 +109,8 @@ fn anew(mover: &Mover, keeps_place: bool) -> Value {
     let grant = if keeps_place { json!(Timestamp::now().to_string()) } else { json!(null) };
     let count = (mover.resets + 1).to_string();
     let annotations = json!({keys::GRANTED: grant, keys::BEGUN_ANEW: count});
-    let status = json!({
-        "phase": "New", "acceptedByNode": null, "acceptedTimestamp": null, "node": null, "message": null,
-    });
-    json!({"metadata": {"labels": {EXPOSING: null}, "annotations": annotations}, "status": status})
+    let metadata = json!({"labels": {EXPOSING: null}, "annotations": annotations});
+    json!({"metadata": metadata, "status": DataMoverStatus::reset()})
 }
 
 /// A patch to InProgress, as its node-agent would have written it.
@@ -118,7 +118,7 @@ async fn begun(client: &Client, namespace: &str, name: &str) -> anyhow::Result<V
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let pod = timeout(CALL, pods.get(name)).await?.context("its pod cannot be read")?;
     let os = pod.spec.and_then(|spec| spec.os).map(|os| os.name);
-    let status = json!({"phase": "InProgress", "startTimestamp": Timestamp::now(), "nodeOS": os});
+    let status = DataMoverStatus::begun(Timestamp::now(), os.as_deref());
     Ok(json!({"metadata": {"labels": {EXPOSING: null}}, "status": status}))
 }
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use berth_api::keys::{PVC_UID, RESTORE_UID};
-use berth_api::velero::{PodReference, PodVolumeBackup, PodVolumeRestore};
+use berth_api::velero::{DataMoverStatus, PodReference, PodVolumeBackup, PodVolumeRestore};
 use berth_core::pod_volume::{number, same, tags};
 use berth_pod_volumes::{Progress, Saved, Source};
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use super::job::{End, Job, NotYet, ensure_few, progress, runs};
+use super::job::{End, Job, NotYet, ensure_few, moved, runs};
 use super::{AgentContext, volume};
 use crate::text::chain;
 
@@ -38,14 +38,15 @@ impl Job {
             reader: settings.node.clone(),
             same: same(claim, namespace, pod_name, name),
         };
-        let path = json!({"path": found.path});
+        let path = found.path.to_string_lossy();
+        let read = DataMoverStatus::read_at(&path);
         let of_backup = source.tags.iter().find(|tag| tag.starts_with("backup=")).cloned();
         let Saved { snapshot, bytes, added, .. } = match self.store(location, namespace, source).await? {
             Ok(saved) => saved,
-            Err(why) => return Ok(End::failed(&path, why)),
+            Err(why) => return Ok(End::failed(&read, why)),
         };
         if self.is_left_behind(&object, (location, namespace), &snapshot, of_backup).await {
-            return Ok(End::failed(&path, "the PodVolumeBackup was removed meanwhile".to_owned()));
+            return Ok(End::failed(&read, "the PodVolumeBackup was removed meanwhile".to_owned()));
         }
         // Files that were taken away with their volume look like files that somebody removed.
         let there = async {
@@ -54,12 +55,10 @@ impl Job {
         };
         if let Err(why) = there.await {
             let why = format!("{why}, so snapshot {snapshot} may lack some of its files");
-            return Ok(End::failed(&path, why));
+            return Ok(End::failed(&read, why));
         }
-        Ok(End::completed(&json!({
-            "snapshotID": snapshot, "path": found.path, "incrementalBytes": number(added),
-            "progress": progress(Progress { done: bytes, total: bytes }),
-        })))
+        let (bytes, added) = (number(bytes), number(added));
+        Ok(End::completed(&DataMoverStatus::stored(&snapshot, &path, bytes, added)))
     }
 
     pub(super) async fn restore(&self, object: Arc<PodVolumeRestore>) -> anyhow::Result<End> {
@@ -96,7 +95,7 @@ impl Job {
         let marked = volume::blocking(&of, move || Ok(folder.mark(DONE, &restore)?)).await;
         marked.context("failed to write the file that tells the pod that its volume is restored")?;
         let bytes = Progress { done: restored.bytes, total: restored.bytes };
-        Ok(End::completed(&json!({"progress": progress(bytes)})))
+        Ok(End::completed(&moved(bytes)))
     }
 }
 

@@ -13,11 +13,12 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use berth_api::keys::{CARRIED_AT, CARRIER, PROGRESS_TEXT, RUNS};
-use berth_api::velero::{DataMover, PodVolumeBackup, PodVolumeRestore};
+use berth_api::velero::{DataMover, DataMoverStatus, PodVolumeBackup, PodVolumeRestore};
 use berth_core::limits;
 use berth_core::mover::MoverKind;
-use berth_core::pod_volume::number;
+use berth_core::mover::grant::MoverPhase;
 use berth_core::pod_volume::progress::{Pace, text};
+use berth_core::pod_volume::{number, whole_seconds};
 use berth_pod_volumes::{Fault, Progress, Watched};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -160,14 +161,10 @@ impl Job {
         let name = object.name_any();
         let api: Api<K> =
             Api::namespaced(self.context.clients.call.clone(), &self.context.settings.namespace);
-        // The message of an earlier process that waited no longer applies.
-        let mut status = json!({"phase": "InProgress", "message": null});
-        if object.phase_text() != "InProgress" {
-            status["startTimestamp"] = json!(Time(Timestamp::now()));
-        }
-        if K::KIND != MoverKind::PodVolumeBackup {
-            status["node"] = json!(self.context.settings.node);
-        }
+        let has_begun = object.phase() == MoverPhase::InProgress;
+        let at = (!has_begun).then(|| whole_seconds(Timestamp::now()));
+        let node = Some(self.context.settings.node.as_str());
+        let status = DataMoverStatus::carried(at, node.filter(|_| K::KIND != MoverKind::PodVolumeBackup));
         let uid = object.uid();
         let runs_before = runs(object);
         let counted = |runs: u32| json!({"annotations": {RUNS: runs.to_string()}});
@@ -214,14 +211,14 @@ impl Job {
                         let waits_for = self.waits_for.lock().clone();
                         let (mut change, mut is_change) = (json!({}), false);
                         if now != shown {
-                            change["status"]["progress"] = progress(now.0);
+                            merge_into(&mut change, json!({"status": moved(now.0)}));
                             // The next progress says more than a second attempt to write this one.
                             shown = now;
                             is_change = true;
                         }
                         if waits_for != told {
-                            change["status"]["message"] = json!(waits_for);
-                            cut(&mut change["status"]["message"]);
+                            let status = DataMoverStatus::explained(&cut(&waits_for));
+                            merge_into(&mut change, json!({"status": status}));
                             if self.is_try {
                                 // If a process ends while its job waits, the volume is not the
                                 // reason, so the try does not count.
@@ -274,34 +271,28 @@ impl Job {
             info!(kind = K::KIND.as_str(), name, %error, "not begun again");
             return EndWrite::Failed;
         }
-        let mut status = json!({"completionTimestamp": Time(Timestamp::now())});
-        let (shown, files) = (self.watched.progress(), self.watched.files());
-        if shown != Progress::default() {
-            status["progress"] = progress(shown);
-        }
         let mut more = Value::Null;
-        match result {
+        let (phase, message) = match result {
             Ok(end) => {
-                status["phase"] = json!(if end.message.is_some() { "Failed" } else { "Completed" });
-                status["message"] = json!(end.message.unwrap_or_else(|| self.watched.notes()));
                 more = end.change;
+                match end.message {
+                    Some(why) => (MoverPhase::Failed, why),
+                    None => (MoverPhase::Completed, self.watched.notes()),
+                }
             }
             Err(error) if is_canceled(&error) && is_silent => {
-                status["phase"] = json!("Failed");
                 let minutes = SILENCE.as_secs() / 60;
-                status["message"] = json!(format!("nothing was read or written for {minutes} minutes"));
+                (MoverPhase::Failed, format!("nothing was read or written for {minutes} minutes"))
             }
-            Err(error) if is_canceled(&error) => {
-                status["phase"] = json!("Canceled");
-                status["message"] = json!("canceled");
-            }
-            Err(error) => {
-                status["phase"] = json!("Failed");
-                status["message"] = json!(chain(error.as_ref()));
-            }
+            Err(error) if is_canceled(&error) => (MoverPhase::Canceled, "canceled".to_owned()),
+            Err(error) => (MoverPhase::Failed, chain(error.as_ref())),
+        };
+        let at = whole_seconds(Timestamp::now());
+        let mut change = json!({"status": DataMoverStatus::ended(phase, &cut(&message), at)});
+        let (shown, files) = (self.watched.progress(), self.watched.files());
+        if shown != Progress::default() {
+            merge_into(&mut change, json!({"status": moved(shown)}));
         }
-        cut(&mut status["message"]);
-        let mut change = json!({"status": status});
         if files > 0 {
             change["metadata"]["annotations"][PROGRESS_TEXT] = json!(text(files, None));
         }
@@ -318,15 +309,12 @@ fn is_canceled(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref::<Fault>(), Some(Fault::Canceled))
 }
 
-pub(super) fn progress(progress: Progress) -> Value {
-    json!({"bytesDone": number(progress.done), "totalBytes": number(progress.total)})
+pub(super) fn moved(progress: Progress) -> Value {
+    DataMoverStatus::progressed(number(progress.done), number(progress.total))
 }
 
-fn cut(message: &mut Value) {
-    if let Some(text) = message.as_str().filter(|text| text.len() > limits::VOLUME_MESSAGE) {
-        let short: String = text.chars().take(limits::VOLUME_MESSAGE).collect();
-        *message = json!(short);
-    }
+fn cut(message: &str) -> String {
+    message.chars().take(limits::VOLUME_MESSAGE).collect()
 }
 
 #[cfg(test)]

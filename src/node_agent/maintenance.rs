@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use berth_api::GoDuration;
 use berth_api::keys::{MAINTAINED_AT, REPOSITORY_TYPE};
+use berth_api::velero::pod_volume::BackupRepositoryStatus;
 use berth_core::limits;
-use berth_core::pod_volume::UPLOADER;
 use berth_core::pod_volume::maintenance::{Ended, MaintenanceRun, RepositoryHistory, begun, ended, is_due};
+use berth_core::pod_volume::{UPLOADER, whole_seconds};
 use berth_pod_volumes::{Fault, Repository, Watched};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::AgentContext;
-use super::reports::{backup_repositories, is_ours, now};
+use super::reports::{backup_repositories, is_ours};
 use crate::pace::paced;
 use crate::write::{Pauses, Write, WriteResult, patch};
 
@@ -113,19 +114,6 @@ fn seen(object: &DynamicObject) -> RepositoryHistory {
     }
 }
 
-fn status(entries: &[MaintenanceRun]) -> Value {
-    let entry = |entry: &MaintenanceRun| {
-        let mut value = json!({"startTimestamp": entry.began});
-        if let Some(ended) = &entry.ended {
-            value["completeTimestamp"] = json!(ended.at);
-            value["result"] = json!(if ended.fault.is_some() { "Failed" } else { "Succeeded" });
-            value["message"] = json!(ended.fault.as_deref().unwrap_or_default());
-        }
-        value
-    };
-    json!(entries.iter().map(entry).collect::<Vec<_>>())
-}
-
 async fn maintain(
     context: &AgentContext,
     api: &Api<DynamicObject>,
@@ -136,12 +124,12 @@ async fn maintain(
     let text = |field: &str| spec[field].as_str().unwrap_or_default().to_owned();
     let (location, namespace, name) =
         (text("backupStorageLocation"), text("volumeNamespace"), object.name_any());
-    let began = now();
+    let began = whole_seconds(Timestamp::now());
     let entries = begun(seen(object).entries, began);
     // If several agents see that it is due, the first write wins.
     let change = json!({
         "metadata": {"annotations": {MAINTAINED_AT: began}},
-        "status": {"recentMaintenance": status(&entries)},
+        "status": BackupRepositoryStatus::maintained(&entries, None),
     });
     let WriteResult::Written(_) = patch(api, Write::on(object), change).await else { return };
     info!(repository = name, "started the maintenance of a repository");
@@ -158,7 +146,7 @@ async fn maintain(
             context.repositories.forget(&location, &namespace);
         }
     }
-    let end = Ended { at: now(), fault };
+    let end = Ended { at: whole_seconds(Timestamp::now()), fault };
     write_end(api, &name, object.uid().as_deref(), began, &end).await;
 }
 
@@ -201,11 +189,9 @@ async fn write_end(api: &Api<DynamicObject>, name: &str, uid: Option<&str>, bega
         match api.get_opt(name).await {
             Ok(Some(object)) if object.uid().as_deref() == uid => {
                 let entries = ended(seen(&object).entries, began, end.clone());
-                let mut change = json!({"status": {"recentMaintenance": status(&entries)}});
-                if end.fault.is_none() {
-                    change["status"]["lastMaintenanceTime"] = json!(end.at);
-                }
-                match patch(api, Write::on(&object), change).await {
+                let succeeded = end.fault.is_none().then_some(end.at);
+                let status = BackupRepositoryStatus::maintained(&entries, succeeded);
+                match patch(api, Write::on(&object), json!({"status": status})).await {
                     WriteResult::Written(_) | WriteResult::Gone(_) => return,
                     _ => {}
                 }
@@ -267,7 +253,7 @@ mod tests {
                 "annotations": {MAINTAINED_AT: at(5)},
             },
             "spec": {"maintenanceFrequency": "24h0m0s"},
-            "status": {"lastMaintenanceTime": "1970-01-01T04:00:00Z", "recentMaintenance": status(&entries)},
+            "status": BackupRepositoryStatus::maintained(&entries, Some(at(4))),
         }))
         .unwrap();
         let seen = seen(&object);

@@ -11,11 +11,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use berth_api::keys::{BACKUP_NAME, BACKUP_UID, PVC_UID, RESTORED};
-use berth_api::velero::{DataDownload, DataMover, DataUpload, PodVolumeBackup, PodVolumeRestore};
+use berth_api::velero::{
+    DataDownload, DataMover, DataMoverStatus, DataUpload, PodVolumeBackup, PodVolumeRestore,
+};
 use berth_core::mover::MoverKind;
 use berth_core::mover::grant::MoverPhase;
 use berth_core::pod_volume::{number, same, tags};
-use berth_pod_volumes::{Data, Device, Progress, Saved, Source, Watched, descend};
+use berth_pod_volumes::{Data, Device, Saved, Source, Watched, descend};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::Api;
@@ -27,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::concurrency::Place;
-use super::job::{End, EndWrite, Job, ensure_few, is_of_another, progress, runs, write_canceled};
+use super::job::{End, EndWrite, Job, ensure_few, is_of_another, runs, write_canceled};
 use super::repositories::Repositories;
 use super::{AgentContext, Settings, volume};
 use crate::client::Clients;
@@ -250,11 +252,11 @@ impl CarriedMovement for DataUpload {
             same: same(label(PVC_UID), namespace, "", claim),
         };
         Ok(match job.store(location, namespace, source).await? {
-            Ok(Saved { snapshot, bytes, added, .. }) => End::completed(&json!({
-                "snapshotID": snapshot, "path": path, "incrementalBytes": number(added),
-                "progress": progress(Progress { done: bytes, total: bytes }),
-            })),
-            Err(why) => End::failed(&json!({"path": path}), why),
+            Ok(Saved { snapshot, bytes, added, .. }) => {
+                let (bytes, added) = (number(bytes), number(added));
+                End::completed(&DataMoverStatus::stored(&snapshot, path, bytes, added))
+            }
+            Err(why) => End::failed(&DataMoverStatus::read_at(path), why),
         })
     }
 }
@@ -275,11 +277,10 @@ impl CarriedMovement for DataDownload {
             Ok(restored) => restored,
             Err(why) => return Ok(End::failed(&json!({}), why)),
         };
-        let bytes = progress(Progress { done: restored.bytes, total: restored.bytes });
         Ok(End {
             change: json!({
                 "metadata": {"annotations": {RESTORED: Timestamp::now()}},
-                "status": {"phase": "InProgress", "completionTimestamp": null, "progress": bytes},
+                "status": DataMoverStatus::restored(number(restored.bytes)),
             }),
             message: None,
         })

@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, bail};
 use berth_api::keys::{REPOSITORY_TYPE, STORAGE_LOCATION, VOLUME_NAMESPACE, label_value};
+use berth_api::velero::pod_volume::BackupRepositoryStatus;
 use berth_core::limits;
-use berth_core::pod_volume::{UPLOADER, repository_names};
+use berth_core::pod_volume::{UPLOADER, repository_names, whole_seconds};
 use jiff::Timestamp;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::core::GroupVersionKind;
@@ -44,11 +45,6 @@ pub fn is_ours(found: &DynamicObject) -> bool {
     let text = |field: &str| found.data["spec"][field].as_str().unwrap_or_default();
     let names = repository_names(text("backupStorageLocation"), text("volumeNamespace"), digest);
     found.metadata.name.as_ref().is_some_and(|name| names.contains(name))
-}
-
-/// The time in whole seconds, as objects store it.
-pub fn now() -> Timestamp {
-    Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default()
 }
 
 pub struct Reports {
@@ -97,11 +93,10 @@ impl Reports {
         let selector: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let params = ListParams::default().labels(&selector.join(",")).limit(FOUND);
         let found = self.api.list(&params).await.context("the BackupRepositories cannot be listed")?;
-        let phase = if fault.is_some() { "NotReady" } else { "Ready" };
-        let status = json!({"phase": phase, "message": fault.unwrap_or_default()});
+        let status = BackupRepositoryStatus::checked(fault);
         if let Some(found) = found.items.iter().find(|found| is_ours(found)) {
             let known = &found.data["status"];
-            let is_so = known["phase"] == phase
+            let is_so = known["phase"] == status["phase"]
                 && known["message"].as_str().unwrap_or_default() == fault.unwrap_or_default();
             if !is_so {
                 let (name, uid) = (found.name_any(), found.uid());
@@ -114,7 +109,7 @@ impl Reports {
             return Ok(());
         }
         // A Velero counts from there, as from its own. Without it, it would begin at once.
-        let status = json!({"phase": phase, "lastMaintenanceTime": now()});
+        let status = BackupRepositoryStatus::created(whole_seconds(Timestamp::now()));
         let labels: BTreeMap<&str, String> = labels.into_iter().collect();
         let spec = json!({
             "volumeNamespace": namespace, "backupStorageLocation": location, "repositoryType": UPLOADER,

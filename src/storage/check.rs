@@ -7,12 +7,13 @@ mod writing;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use berth_api::velero::{BackupStorageLocation, BackupStorageLocationPhase as Phase};
+use berth_api::velero::{
+    BackupStorageLocation, BackupStorageLocationPhase as Phase, BackupStorageLocationStatus,
+};
 use berth_core::limits;
 use berth_core::location::{Marked, no_longer_default};
 use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::Api;
 use kube::{Client, Resource, ResourceExt};
 use object_store::ObjectStore;
@@ -22,7 +23,7 @@ use tracing::{info, warn};
 
 use super::Opener;
 use super::layout::place;
-use super::open::credentials_of;
+use super::secrets::credentials_of;
 use crate::client::{ListResult, list};
 use crate::events::{EventReason, Events};
 use crate::text::{beginning, chain};
@@ -149,12 +150,9 @@ impl LocationChecker {
         if before != Some(phase) {
             info!(%name, ?phase, %message, "checked a storage location, whose phase is another one now");
         }
-        let change = json!({"status": {
-            "phase": phase,
-            "lastValidationTime": Time(Timestamp::now()),
-            "message": Some(&message).filter(|message| !message.is_empty()),
-        }});
-        match patch(&self.api, Write::on(location).uid(None), change).await {
+        let why = Some(message.as_str()).filter(|why| !why.is_empty());
+        let status = BackupStorageLocationStatus::checked(phase, why, Timestamp::now());
+        match patch(&self.api, Write::on(location).uid(None), json!({"status": status})).await {
             WriteResult::Written(_) => self.tell(location, before, phase, message),
             WriteResult::Conflict(_) | WriteResult::Gone(_) => {}
             WriteResult::Refused(error) => {

@@ -78,8 +78,8 @@ impl ClaimedFolder {
         self.files.contains(&layout.archive_name())
     }
 
-    /// Is it a finished backup that has lost its `velero-backup.json`? A run has a checkpoint until it
-    /// has published the backup.
+    /// Is it a finished backup that has lost its `velero-backup.json`? A run has a checkpoint until
+    /// it has published the backup.
     pub fn is_finished(&self, layout: &BackupLayout) -> bool {
         let has = |artifact| self.files.contains(&layout.artifact_name(artifact));
         let is_stored = has(BackupArtifact::Results) && has(BackupArtifact::Logs);

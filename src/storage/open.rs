@@ -13,10 +13,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use berth_api::keys::FILESYSTEM_PROVIDER;
 use berth_api::velero::BackupStorageLocation;
-use berth_api::velero::backup_storage_location::SecretKey;
-use k8s_openapi::api::core::v1::Secret;
-use kube::api::Api;
-use kube::{Client, ResourceExt};
+use kube::Client;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, Checksum};
 use object_store::azure::MicrosoftAzure;
 use object_store::client::{Certificate, ClientOptions, ReqwestConnector};
@@ -26,19 +23,16 @@ use object_store::local::LocalFileSystem;
 use object_store::multipart::MultipartStore;
 use object_store::{BackoffConfig, DynObjectStore, RetryConfig};
 
-use super::credentials::{self, AwsProfileKeys, CloudFile};
 use super::http_clients::{HttpClients, TlsSettings, connector};
 use super::open_error::OpenError;
 use super::parts::Opened;
 use super::renewed::Renewed;
 use super::rotation::Rotating;
+use super::secrets::LocationSecrets;
 use super::{Roots, clouds};
 
 pub use links::{Link, LinkError};
 
-/// Name and key of the Secret in which Velero's installer stores the credentials of locations that
-/// name none.
-const DEFAULT_SECRET: (&str, &str) = ("cloud-credentials", "cloud");
 /// Time-out of one request, which may carry a large part. It covers the whole request, because a
 /// read time-out would start at the first byte of the request as well.
 const REQUEST: Duration = Duration::from_secs(120);
@@ -61,16 +55,10 @@ const NOT_SERVED: [(&str, &str); 4] = [
 ];
 const ENCRYPTION: &str = "encrypt by serverSideEncryption, by kmsKeyId, or by the bucket's own setting";
 
-/// Name and key of the Secret that holds a location's credentials.
-pub(super) fn credentials_of(location: &BackupStorageLocation) -> (&str, &str) {
-    location.spec.credential.as_ref().map_or(DEFAULT_SECRET, |named| (&named.name, &named.key))
-}
-
-/// Reads the Secrets that locations name.
+/// Opens locations, with the Secrets that they name.
 #[derive(Clone)]
 pub struct Opener {
-    client: Client,
-    namespace: String,
+    secrets: LocationSecrets,
     roots: Roots,
     retry: RetryConfig,
     clients: HttpClients,
@@ -80,7 +68,8 @@ impl Opener {
     /// `roots`: the folders that may hold stores.
     pub fn new(client: Client, namespace: &str, roots: Roots) -> Self {
         let retry = RetryConfig { backoff: BackoffConfig::default(), max_retries: 5, retry_timeout: ANSWER };
-        Self { client, namespace: namespace.to_owned(), roots, retry, clients: HttpClients::default() }
+        let secrets = LocationSecrets::new(client, namespace);
+        Self { secrets, roots, retry, clients: HttpClients::default() }
     }
 
     /// An opener that retries for minutes, for callers that would otherwise have to start a run
@@ -148,7 +137,7 @@ impl Opener {
         location: &BackupStorageLocation,
         container: &str,
     ) -> Result<Arc<MicrosoftAzure>, OpenError> {
-        let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
+        let (file, options) = (self.secrets.cloud_file(location).await?, self.options(location).await?);
         clouds::azure(config_of(location), container, file, options, self.retry.clone())
     }
 
@@ -157,7 +146,7 @@ impl Opener {
         location: &BackupStorageLocation,
         bucket: &str,
     ) -> Result<Arc<GoogleCloudStorage>, OpenError> {
-        let (file, options) = (self.cloud_file(location).await?, self.options(location).await?);
+        let (file, options) = (self.secrets.cloud_file(location).await?, self.options(location).await?);
         clouds::google(config_of(location), bucket, file, options, self.retry.clone())
     }
 
@@ -180,8 +169,8 @@ impl Opener {
         let options = client_options(tls.authority.as_deref())?
             .with_allow_invalid_certificates(tls.is_unverified)
             .with_allow_http(tls.allows_http);
-        let keys = self.s3_keys(location).await?;
-        let keys = keys.map(|keys| Arc::new(Rotating::new(self.clone(), location.clone(), keys)));
+        let keys = self.secrets.s3_keys(location).await?;
+        let keys = keys.map(|keys| Arc::new(Rotating::new(self.secrets.clone(), location.clone(), keys)));
         let mut builder = match &keys {
             Some(keys) => AmazonS3Builder::new()
                 .with_credentials(Arc::<Rotating>::clone(keys))
@@ -218,18 +207,6 @@ impl Opener {
         Ok((Arc::new(store), keys))
     }
 
-    /// `None`: credentials come from the environment.
-    pub(super) async fn s3_keys(
-        &self,
-        location: &BackupStorageLocation,
-    ) -> Result<Option<AwsProfileKeys>, OpenError> {
-        let Some(file) = self.cloud_file(location).await? else { return Ok(None) };
-        let profile = config_of(location).get("profile");
-        let profile = profile.map(String::as_str).filter(|name| !name.is_empty()).unwrap_or("default");
-        let keys = credentials::parse(&file.text, profile);
-        keys.map(Some).map_err(|error| file.fault(error.to_string()))
-    }
-
     async fn options(&self, location: &BackupStorageLocation) -> Result<ClientOptions, OpenError> {
         client_options(self.authority(location).await?.as_deref())
     }
@@ -244,38 +221,9 @@ impl Opener {
                 .decode(text)
                 .map(Some)
                 .map_err(|_| OpenError::ObjectStorage("caCert is not base64".into())),
-            (None, Some(reference)) => self.secret(reference).await.map(Some),
+            (None, Some(reference)) => self.secrets.get(reference).await.map(Some),
             (None, None) => Ok(None),
         }
-    }
-
-    async fn cloud_file(&self, location: &BackupStorageLocation) -> Result<Option<CloudFile>, OpenError> {
-        let is_default = location.spec.credential.is_none();
-        let (name, key) = credentials_of(location);
-        let reference = SecretKey { name: name.into(), key: key.into(), optional: None };
-        match self.secret(&reference).await {
-            Ok(bytes) => {
-                let text = String::from_utf8(bytes).map_err(|_| OpenError::Secret {
-                    name: reference.name.clone(),
-                    key: reference.key.clone(),
-                    why: "is not text".into(),
-                })?;
-                Ok(Some(CloudFile { name: reference.name, key: reference.key, text }))
-            }
-            Err(OpenError::Secret { .. }) if is_default => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn secret(&self, reference: &SecretKey) -> Result<Vec<u8>, OpenError> {
-        let SecretKey { name, key, .. } = reference;
-        let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let lacks = |why: String| OpenError::Secret { name: name.clone(), key: key.clone(), why };
-        let found = api.get_opt(name).await.map_err(|e| OpenError::ReadSecret(name.clone(), Box::new(e)))?;
-        let found =
-            found.ok_or_else(|| lacks(format!("there is no such Secret in namespace {}", self.namespace)))?;
-        let bytes = found.data.as_ref().and_then(|data| data.get(key)).map(|bytes| bytes.0.clone());
-        bytes.ok_or_else(|| lacks(format!("{} has no such key", found.name_any())))
     }
 }
 

@@ -14,8 +14,8 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
-use super::Opener;
 use super::credentials::AwsProfileKeys;
+use super::secrets::LocationSecrets;
 use crate::text::chain;
 
 /// No request is signed with keys that were read longer ago than this.
@@ -27,7 +27,7 @@ const CALL: Duration = Duration::from_secs(5);
 
 /// The keys of a location's Secret, at most [`AGE`] old.
 pub(super) struct Rotating {
-    opener: Opener,
+    secrets: LocationSecrets,
     location: BackupStorageLocation,
     known: Mutex<CachedKeys>,
 }
@@ -41,9 +41,9 @@ struct CachedKeys {
 
 impl Rotating {
     /// `keys`: read just now.
-    pub fn new(opener: Opener, location: BackupStorageLocation, keys: AwsProfileKeys) -> Self {
+    pub fn new(secrets: LocationSecrets, location: BackupStorageLocation, keys: AwsProfileKeys) -> Self {
         let known = CachedKeys { keys: Arc::new(keys.into()), read: Instant::now(), refused: None };
-        Self { opener, location, known: Mutex::new(known) }
+        Self { secrets, location, known: Mutex::new(known) }
     }
 
     pub async fn current(&self) -> Arc<AwsCredential> {
@@ -68,7 +68,7 @@ impl Rotating {
     async fn read(&self, known: &mut CachedKeys) {
         let name = self.location.metadata.name.as_deref().unwrap_or_default();
         // The last keys may still be valid; the store decides.
-        match timeout(CALL, self.opener.s3_keys(&self.location)).await {
+        match timeout(CALL, self.secrets.s3_keys(&self.location)).await {
             Ok(Ok(Some(keys))) => known.keys = Arc::new(keys.into()),
             Ok(Ok(None)) => {
                 warn!(%name, "Secret of the storage location is gone: using its last keys")
@@ -116,7 +116,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::storage::Roots;
     use crate::storage::credentials::parse;
 
     const SECRET: &str = "/api/v1/namespaces/velero/secrets/keys";
@@ -140,8 +139,8 @@ mod tests {
         }))
         .unwrap();
         let api = Scripted::new().next(get(SECRET).answers(secret("second"))).next(get(SECRET).refuses(503));
-        let opener = Opener::new(api.client("velero"), "velero", Roots::default());
-        let keys = Rotating::new(opener, location, parse(&file("first"), "default").unwrap());
+        let secrets = LocationSecrets::new(api.client("velero"), "velero");
+        let keys = Rotating::new(secrets, location, parse(&file("first"), "default").unwrap());
         let mut used = Vec::new();
         for pause in [0, 9, 1, 5, 10] {
             tokio::time::sleep(Duration::from_secs(pause)).await;

@@ -1,9 +1,9 @@
 //! A hundred Backups whose data nobody moves: how often berth asks the API server while they wait
 //! and nothing happens.
 //!
-//! Counted is what the API server counts, in a minute with these Backups and in one before there was
-//! any. Left out are Leases, which a leader renews whatever happens, and watches, which count when
-//! they end, every five minutes, however many Backups there are.
+//! Counted is what the API server counts, in a minute with these Backups and in one before there
+//! was any. Left out are Leases, which a leader renews whatever happens, and watches, which count
+//! when they end, every five minutes, however many Backups there are.
 
 use std::path::Path;
 use std::time::Duration;

@@ -56,7 +56,8 @@ fn the_week_at_a_stock_server_leaves_the_same_objects_after_each_command_of_eith
         (text("/objectStorage/bucket"), text("/config/region"), text("/config/s3Url"));
     let week = |program: &'static str| -> Vec<(&'static str, Said, BTreeMap<String, Value>)> {
         let user = User::new(program, &plane, None);
-        // What the store has of a location stays when it goes, and would come back with the next one.
+        // What the store has of a location stays when it goes, and would come back with the next
+        // one.
         let away = format!(
             "--provider aws --bucket {bucket} --prefix {program} --config region={region},s3ForcePathStyle=true,s3Url={url}"
         );

@@ -25,8 +25,8 @@ const INTRO: &str = "# A velero user's week
 
 One script, typed with `velero` and with `berth`, and what both print. A test
 ([tests/cli/week.rs](../tests/cli/week.rs)) runs [the script](../tests/cli/week.sh) with Velero's own
-command and with berth's, against berth's controllers, and compares this page with what it sees. What
-differs on purpose is [listed](command-line.md#differences-on-purpose).
+command and with berth's, against berth's controllers, and compares this page with what it sees.
+What differs on purpose is [listed](command-line.md#differences-on-purpose).
 
 The test waits before each command until nothing is under way. Times are replaced by nine o'clock of
 the day, sizes by 1 KiB, and identifiers by zeros. Where both print the same, but for the width of

@@ -362,13 +362,13 @@ mod tests {
         let found: Vec<&str> = lines.into_iter().filter_map(module_of).collect();
         assert_eq!(found, ["a", "b", "c"]);
 
-        // The folder of this package: two programs, and a module of one of them.
+        // The folder of this package: three programs, and modules of two of them.
         let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
         let program = |name: &str| folder.join(name);
-        let all = BTreeSet::from([program("dependencies.rs"), program("times.rs")]);
+        let all = BTreeSet::from(["dependencies.rs", "house/main.rs", "times.rs"].map(program));
         assert_eq!(modules_left_out(folder, &all).unwrap(), [""; 0]);
-        let one = BTreeSet::from([program("times.rs")]);
-        let mut found = modules_left_out(folder, &one).unwrap();
+        let some = BTreeSet::from(["house/main.rs", "times.rs"].map(program));
+        let mut found = modules_left_out(folder, &some).unwrap();
         found.sort();
         let fault = |name: &str| format!("no file names {name} as a module: its tests are not run");
         assert_eq!(found, [fault("advisories.rs"), fault("dependencies.rs")]);

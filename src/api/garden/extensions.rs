@@ -7,7 +7,7 @@ use berth_api::keys;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{Condition, LastError, LastOperation, SecretReference};
 
@@ -180,6 +180,23 @@ pub struct ExtensionStatus {
     pub last_operation: Option<LastOperation>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
+}
+
+/// The status as a merge patch of it, in which `null` removes a field.
+impl ExtensionStatus {
+    /// How far an operation is. `record`: what its executor remembers, with the nulls that remove
+    /// what no longer holds.
+    pub fn reported(
+        generation: Option<i64>,
+        operation: &LastOperation,
+        error: Option<&LastError>,
+        record: &impl Serialize,
+    ) -> Value {
+        json!({
+            "observedGeneration": generation, "lastOperation": operation, "lastError": error,
+            "providerStatus": record,
+        })
+    }
 }
 
 /// A further object that the state needs.

@@ -1,9 +1,11 @@
 //! Seed: a member cluster, with controllers that reach the store.
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::{Condition, SecretReference};
 
@@ -54,4 +56,51 @@ pub struct SeedStatus {
     /// comes with this name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+/// The status as merge patches of it.
+impl SeedStatus {
+    /// The agent of the cluster with this UID runs. `conditions`: all of them, if they change.
+    pub fn beaten(uid: &str, at: Timestamp, conditions: Option<&[Condition]>) -> Value {
+        let mut status = json!({"lastHeartbeatTime": Time(at), "clusterUID": uid});
+        if let Some(conditions) = conditions {
+            status["conditions"] = json!(conditions);
+        }
+        status
+    }
+
+    /// The conditions alone, all of them.
+    pub fn judged(conditions: &[Condition]) -> Value {
+        json!({"conditions": conditions})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_patch_writes_fields_that_a_status_has() {
+        let condition = Condition {
+            kind: "ClusterConflict".to_owned(),
+            status: "True".to_owned(),
+            last_transition_time: Time(Timestamp::UNIX_EPOCH),
+            last_update_time: Time(Timestamp::UNIX_EPOCH),
+            reason: "R".to_owned(),
+            message: "m".to_owned(),
+            codes: Vec::new(),
+        };
+        let conditions = vec![condition];
+        let read = |patch: Value| serde_json::from_value::<SeedStatus>(patch).unwrap();
+        let judged = SeedStatus { conditions: conditions.clone(), ..SeedStatus::default() };
+        assert_eq!(read(SeedStatus::judged(&conditions)), judged);
+        let beaten = SeedStatus {
+            last_heartbeat_time: Some(Time(Timestamp::UNIX_EPOCH)),
+            cluster_uid: Some("u".to_owned()),
+            ..SeedStatus::default()
+        };
+        assert_eq!(read(SeedStatus::beaten("u", Timestamp::UNIX_EPOCH, None)), beaten);
+        let told = SeedStatus::beaten("u", Timestamp::UNIX_EPOCH, Some(&conditions));
+        assert_eq!(read(told), SeedStatus { conditions, ..beaten });
+    }
 }

@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::GoDuration;
 
+pub use status_patch::BackupCounts;
+
 /// What to back up, where to, and for how long to keep it.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(group = "velero.io", version = "v1", kind = "Backup", plural = "backups", namespaced)]

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use berth_core::location::Location;
 use berth_core::violation::tellable;
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, ResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::{GoDuration, keys};
 
@@ -116,6 +118,24 @@ pub struct BackupStorageLocationStatus {
     /// Deprecated, unused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access_mode: Option<AccessMode>,
+}
+
+/// The status as merge patches of it, in which `null` removes a field.
+impl BackupStorageLocationStatus {
+    /// The store was checked. `message`: why it cannot be used.
+    pub fn checked(phase: BackupStorageLocationPhase, message: Option<&str>, at: Timestamp) -> Value {
+        json!({"phase": phase, "lastValidationTime": Time(at), "message": message})
+    }
+
+    /// The store is to be checked now, whenever it was checked before.
+    pub fn unchecked() -> Value {
+        json!({"lastValidationTime": null})
+    }
+
+    /// The cluster has looked for backups of other clusters in the store.
+    pub fn synced(at: Timestamp) -> Value {
+        json!({"lastSyncedTime": Time(at)})
+    }
 }
 
 impl BackupStorageLocation {

@@ -4,6 +4,7 @@
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 /// Asks for the deletion of a Backup, with all that is stored of it.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -54,6 +55,19 @@ pub struct DeleteBackupRequestStatus {
     /// Why the Backup was not deleted. With phase Processed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors: Option<Vec<String>>,
+}
+
+/// The status as merge patches of it.
+impl DeleteBackupRequestStatus {
+    /// The deletion has begun.
+    pub fn in_progress() -> Value {
+        json!({"phase": DeleteBackupRequestPhase::InProgress})
+    }
+
+    /// The deletion ended with these errors, and the Backup stays.
+    pub fn processed(errors: &[String]) -> Value {
+        json!({"phase": DeleteBackupRequestPhase::Processed, "errors": errors})
+    }
 }
 
 impl DeleteBackupRequest {

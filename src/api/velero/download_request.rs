@@ -1,9 +1,11 @@
 //! DownloadRequest (source: Velero's `pkg/apis/velero/v1/download_request_types.go`, 1.18).
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 /// Asks for a link by which a file of a Backup or a Restore can be downloaded.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -55,16 +57,6 @@ pub enum DownloadRequestPhase {
     Processed,
 }
 
-impl DownloadRequestPhase {
-    /// The value in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::New => "New",
-            Self::Processed => "Processed",
-        }
-    }
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DownloadRequestStatus {
@@ -76,4 +68,19 @@ pub struct DownloadRequestStatus {
     /// When the link expires and the request may be removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expiration: Option<Time>,
+}
+
+/// The status as merge patches of it.
+impl DownloadRequestStatus {
+    /// The file can be downloaded by this link until it expires.
+    pub fn processed(url: &str, expiration: Timestamp) -> Value {
+        json!({
+            "phase": DownloadRequestPhase::Processed, "downloadURL": url, "expiration": Time(expiration),
+        })
+    }
+
+    /// There is no link yet, and the request is removed when it expires.
+    pub fn unanswered(expiration: Timestamp) -> Value {
+        json!({"phase": DownloadRequestPhase::New, "expiration": Time(expiration)})
+    }
 }

@@ -7,6 +7,7 @@
 //! and a `null` field is absent, because a malformed object must be counted rather than overlooked.
 
 mod read;
+mod status_patch;
 
 use std::collections::BTreeMap;
 

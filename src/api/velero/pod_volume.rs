@@ -4,11 +4,14 @@
 
 use std::collections::BTreeMap;
 
+use berth_core::pod_volume::maintenance::MaintenanceRun;
+use jiff::Timestamp;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, CustomResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 /// A backup of the files of one volume of a pod, which the node agent of the pod's node carries
 /// out.
@@ -205,9 +208,44 @@ pub struct BackupRepositoryStatus {
     /// When its last maintenance succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_maintenance_time: Option<Time>,
+    /// The repository was made at this time, and can be used.
+    pub fn created(at: Timestamp) -> Value {
+        json!({"phase": RepositoryPhase::Ready, "lastMaintenanceTime": at})
+    }
+
     /// The last maintenances.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recent_maintenance: Option<Vec<Maintenance>>,
+}
+
+/// The status as merge patches of it.
+impl BackupRepositoryStatus {
+    /// Whether the repository can be used. `fault`: why not.
+    pub fn checked(fault: Option<&str>) -> Value {
+        let phase = if fault.is_some() { RepositoryPhase::NotReady } else { RepositoryPhase::Ready };
+        json!({"phase": phase, "message": fault.unwrap_or_default()})
+    }
+
+    /// The last maintenances. `succeeded`: when the last of them did.
+    pub fn maintained(runs: &[MaintenanceRun], succeeded: Option<Timestamp>) -> Value {
+        let entry = |run: &MaintenanceRun| {
+            let mut entry = json!({"startTimestamp": run.began});
+            if let Some(ended) = &run.ended {
+                let has_failed = ended.fault.is_some();
+                let result =
+                    if has_failed { MaintenanceResult::Failed } else { MaintenanceResult::Succeeded };
+                entry["completeTimestamp"] = json!(ended.at);
+                entry["result"] = json!(result);
+                entry["message"] = json!(ended.fault.as_deref().unwrap_or_default());
+            }
+            entry
+        };
+        let mut status = json!({"recentMaintenance": runs.iter().map(entry).collect::<Vec<_>>()});
+        if let Some(at) = succeeded {
+            status["lastMaintenanceTime"] = json!(at);
+        }
+        status
+    }
 }
 
 /// A maintenance of a repository.

@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use kube::{CustomResource, Resource, ResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::{Backup, BackupSpec};
 use crate::parse::backup_namespaces;
@@ -67,6 +68,29 @@ pub struct ScheduleStatus {
     /// What is wrong with the Schedule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validation_errors: Option<Vec<String>>,
+}
+
+/// The status as merge patches of it, in which `null` removes a field.
+impl ScheduleStatus {
+    /// Whether the Schedule is valid, and what is wrong with it.
+    pub fn validated(phase: SchedulePhase, errors: &[String]) -> Value {
+        json!({"phase": phase, "validationErrors": Some(errors).filter(|errors| !errors.is_empty())})
+    }
+
+    /// The Backup of this time was created.
+    pub fn backed_up(tick: Timestamp) -> Value {
+        json!({"lastBackup": Time(tick)})
+    }
+
+    /// No Backup of this time is created.
+    pub fn skipped(tick: Timestamp) -> Value {
+        json!({"lastSkipped": Time(tick)})
+    }
+
+    /// Both times anew.
+    pub fn mended(last_backup: Option<Timestamp>, last_skipped: Option<Timestamp>) -> Value {
+        json!({"lastBackup": last_backup.map(Time), "lastSkipped": last_skipped.map(Time)})
+    }
 }
 
 /// Phase of a Schedule. Absent or `New`: not processed yet.
@@ -277,8 +301,6 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
 
     fn read(object: Value) -> Schedule {

@@ -1,10 +1,12 @@
 //! ServerStatusRequest (source: Velero's `pkg/apis/velero/v1/server_status_request_types.go`,
 //! 1.18).
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 /// Asks the server which version and which plugins it has. `velero version` creates one.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -38,4 +40,17 @@ pub struct ServerStatusRequestStatus {
 pub struct PluginInfo {
     pub name: String,
     pub kind: String,
+}
+
+/// The status as a merge patch of it.
+impl ServerStatusRequestStatus {
+    /// The server has answered.
+    pub fn processed(at: Timestamp, version: &str, plugins: &[PluginInfo]) -> Value {
+        json!({
+            "phase": ServerStatusRequestPhase::Processed,
+            "processedTimestamp": Time(at),
+            "serverVersion": version,
+            "plugins": plugins,
+        })
+    }
 }

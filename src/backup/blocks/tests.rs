@@ -161,8 +161,8 @@ impl Site {
 
     fn status(&self) -> (u64, u64) {
         let status = self.tally.status().unwrap_or_default();
-        let count = |key: &str| status[key].as_u64().unwrap_or_default();
-        (count("hooksAttempted"), count("hooksFailed"))
+        let count = |count: Option<i64>| u64::try_from(count.unwrap_or_default()).unwrap();
+        (count(status.hooks_attempted), count(status.hooks_failed))
     }
 }
 

@@ -184,8 +184,8 @@ impl Engine {
             .context("its data in repositories could not be forgotten in time")?
     }
 
-    /// Forgets its snapshots in the repositories of these namespaces, as long as the folder is as it
-    /// has to be.
+    /// Forgets its snapshots in the repositories of these namespaces, as long as the folder is as
+    /// it has to be.
     async fn forget_in(
         &self,
         location: &BackupStorageLocation,

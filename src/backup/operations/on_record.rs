@@ -29,8 +29,9 @@ const LABEL: usize = 63;
 
 impl Engine {
     /// Puts on record what a Backup has left whose run finds it deleted, because this process may
-    /// end before [`Engine::forget`] begins. `data_in`: namespaces in whose repositories it may have
-    /// data. While the guard is there, and for a while after that, the removal is left to the engine.
+    /// end before [`Engine::forget`] begins. `data_in`: namespaces in whose repositories it may
+    /// have data. While the guard is there, and for a while after that, the removal is left to the
+    /// engine.
     pub(in crate::backup) async fn note_deleted(
         &self,
         name: &str,
@@ -48,9 +49,9 @@ impl Engine {
         held
     }
 
-    /// Puts on record where a Backup that is gone may have data, of which only the checkpoint in its
-    /// folder tells, before a run of another one removes that. The claim of the folder is that run's
-    /// already: until then whoever carries the record out could take the folder for forsaken.
+    /// Puts on record where a Backup that is gone may have data, of which only the checkpoint in
+    /// its folder tells, before a run of another one removes that. The claim of the folder is that
+    /// run's already: until then whoever carries the record out could take the folder for forsaken.
     pub(in crate::backup) async fn note_earlier(
         &self,
         location: &BackupStorageLocation,

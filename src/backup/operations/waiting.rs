@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use berth_api::velero::{Backup, BackupPhase};
+use berth_api::velero::backup::BackupCounts;
+use berth_api::velero::{Backup, BackupPhase, BackupStatus};
 use berth_core::operation::{
     BackupOperations, OperationCounts, OperationFault, OperationProgress, OperationStep, step,
 };
@@ -12,7 +13,6 @@ use tracing::info;
 
 use super::uploads::{DataUploadObject, cancel, of_backup};
 use crate::backup::engine::{Engine, Signals};
-use crate::backup::publication::counted;
 use crate::backup::status::{BackupWriter, WriteError};
 
 /// Time-out of one write.
@@ -73,7 +73,8 @@ impl Engine {
             }
             OperationStep::Record(to) | OperationStep::Finalize(to) => phase(to),
         };
-        record.move_on(to, &counted(&counts), WRITE).await?;
+        let status = BackupStatus::counted(&BackupCounts { operations: counts, ..BackupCounts::default() });
+        record.move_on(to, &status, WRITE).await?;
         let OperationCounts { attempted, completed, failed } = counts;
         info!(%name, phase = to.as_str(), attempted, completed, failed, "recorded the operations of a backup");
         let written = record.backup().map_err(|error| WriteError::Waits(error.to_string()))?;

@@ -241,8 +241,8 @@ impl RunVolumes<'_> {
             Ok(found) => found,
             Err(_) => Err(late("ready", cut.until - cut.begun, fault.as_deref())),
         };
-        // A leader that lost its place without noticing must not remove what its successor has kept.
-        // Below, this run may have kept it itself, so whoever has the Backup then decides.
+        // A leader that lost its place without noticing must not remove what its successor has
+        // kept. Below, this run may have kept it itself, so whoever has the Backup then decides.
         let spares_kept = found.is_err();
         let kept = match found {
             Ok((snapshot, content)) if ask.moves => Ok(taken(cut, &snapshot, &content)),

@@ -9,7 +9,7 @@ use crate::args::InstallArgs;
 use crate::cli::print::say;
 use crate::install::{
     ClusterFindings, InstallCluster, InstallSettings, MemberParts, Reference, RunningBackups, apply, diff,
-    member, running, velero,
+    member_objects, running, velero,
 };
 use crate::settings::{Certificates, Executor};
 
@@ -39,7 +39,11 @@ impl Hands {
 
     /// Objects of an earlier member installation that are not needed any more.
     pub(super) async fn written(&self, cluster: &InstallCluster) -> anyhow::Result<Vec<Reference>> {
-        if self.from_member { member::written(cluster, self.member.as_ref()).await } else { Ok(Vec::new()) }
+        if self.from_member {
+            member_objects::written(cluster, self.member.as_ref()).await
+        } else {
+            Ok(Vec::new())
+        }
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) fn run(
 ) -> anyhow::Result<()> {
     let beside = args.beside_velero.unwrap_or_default();
     let mut settings = settings(args, access, None);
-    pod_volumes::ensure_fits(&settings)?;
+    pod_volumes::ensure_fits(settings.pod_volumes, settings.files_by_movers, settings.executor)?;
     settings.engine = engine;
     settings.bring_namespace = !beside;
     settings.bring_definitions = !beside;

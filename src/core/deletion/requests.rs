@@ -28,8 +28,8 @@ pub enum RequestTask<'a> {
     CarryOut(&'a str),
 }
 
-/// One request at a time is carried out for each Backup: one that has begun, or else the newest. One
-/// for an earlier Backup of the name keeps nobody from deleting the present one.
+/// One request at a time is carried out for each Backup: one that has begun, or else the newest.
+/// One for an earlier Backup of the name keeps nobody from deleting the present one.
 pub fn plan<'a>(requests: &[PendingDeletionRequest<'a>], now: Timestamp) -> Vec<RequestTask<'a>> {
     let mut tasks = Vec::new();
     let mut chosen: BTreeMap<(&str, bool), &PendingDeletionRequest<'a>> = BTreeMap::new();

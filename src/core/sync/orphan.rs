@@ -1,5 +1,5 @@
-//! Folders of Backups that were deleted while they ran and nobody led: their files and the data that
-//! they name would stay for ever.
+//! Folders of Backups that were deleted while they ran and nobody led: their files and the data
+//! that they name would stay for ever.
 
 use jiff::{SignedDuration, Timestamp};
 

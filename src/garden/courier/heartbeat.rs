@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow};
 use berth_api::keys;
 use berth_garden_api::report::with_condition;
-use berth_garden_api::{Condition, Seed};
+use berth_garden_api::{Condition, Seed, SeedStatus};
 use berth_garden_core::assignment::SILENT;
 use berth_garden_core::identity::{SeedIdentity, seed_identity};
 use jiff::Timestamp;
@@ -143,7 +143,7 @@ impl Heart<'_> {
                 SeedIdentity::Another(other) => {
                     let conflict = conflict(&uid, other, self.seed);
                     let renewed = renewed(&status.conditions, conflict);
-                    (json!({"conditions": renewed}), HeartbeatResult::Another(other.to_owned()))
+                    (SeedStatus::judged(&renewed), HeartbeatResult::Another(other.to_owned()))
                 }
             };
             let judged = found.metadata.resource_version.as_deref();
@@ -181,24 +181,23 @@ impl Rival {
     /// What a heartbeat writes. The condition that another cluster uses the same name is taken back
     /// when that cluster has not renewed it for a while.
     fn heartbeat_status(&mut self, uid: &str, conditions: &[Condition]) -> Value {
-        let mut beat = json!({"lastHeartbeatTime": Time(Timestamp::now()), "clusterUID": uid});
+        let now = Timestamp::now();
         let told = conditions.iter().find(|one| one.kind == CLUSTER_CONFLICT && one.status == "True");
         let Some(told) = told else {
             self.renewed = None;
-            return beat;
+            return SeedStatus::beaten(uid, now, None);
         };
+        let mut changed = None;
         match &self.renewed {
             Some((renewed, at)) if *renewed == told.last_update_time => {
                 if passed(at.elapsed()) > SILENT.unsigned_abs() {
                     let over = condition("False", "OneCluster", "no other cluster uses this name any more");
-                    if let Some(conditions) = with_condition(conditions, over) {
-                        beat["conditions"] = json!(conditions);
-                    }
+                    changed = with_condition(conditions, over);
                 }
             }
             _ => self.renewed = Some((told.last_update_time.clone(), Instant::now())),
         }
-        beat
+        SeedStatus::beaten(uid, now, changed.as_deref())
     }
 }
 

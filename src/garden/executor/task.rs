@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use berth_api::keys;
-use berth_garden_api::extensions::Extension;
+use berth_garden_api::extensions::{Extension, ExtensionStatus};
 use berth_garden_api::operation::{OperationState, OperationType};
 use berth_garden_api::{LastError, LastOperation, member_objects};
 use berth_garden_core::fault::StoreFault;
@@ -292,15 +292,11 @@ impl<'a, K: Actuator> OperationTask<'a, K> {
             }
             (_, error) => error,
         };
-        let change = json!({"status": {
-            "observedGeneration": self.object.meta().generation,
-            "lastOperation": last_operation,
-            "lastError": last_error,
-            // With its nulls, which remove what no longer holds.
-            "providerStatus": self.record,
-        }});
+        let generation = self.object.meta().generation;
+        let status =
+            ExtensionStatus::reported(generation, &last_operation, last_error.as_ref(), &self.record);
         let as_seen = Write::on(&self.object).uid(None);
-        self.object = patch_status(&self.api, as_seen, change).await.written()?;
+        self.object = patch_status(&self.api, as_seen, json!({"status": status})).await.written()?;
         Ok(())
     }
 

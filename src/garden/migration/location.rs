@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use berth_api::keys;
 use berth_api::velero::backup_storage_location::AccessMode;
-use berth_api::velero::{BackupStorageLocation, BackupStorageLocationPhase, BackupStorageLocationSpec};
+use berth_api::velero::{
+    BackupStorageLocation, BackupStorageLocationPhase, BackupStorageLocationSpec, BackupStorageLocationStatus,
+};
 use berth_garden_api::member_objects::{hub_uid, is_ours};
 use kube::ResourceExt;
 use kube::api::Api;
@@ -46,7 +48,7 @@ impl Migration {
                     },
                     "accessMode": AccessMode::ReadOnly,
                 },
-                "status": {"lastValidationTime": null},
+                "status": BackupStorageLocationStatus::unchecked(),
             });
             self.patch(lead).await?;
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use berth_api::keys;
+use berth_api::velero::delete_backup_request::DeleteBackupRequestStatus;
 use berth_api::velero::{BackupPhase, DeleteBackupRequest, DeleteBackupRequestPhase as Phase};
 use berth_core::deletion::{
     DeletionBackup, DeletionRequest, DeletionState, DeletionStep, FolderOwner, RemainingVolumeData, Restores,
@@ -398,7 +399,7 @@ impl Carrying<'_> {
         let change = json!({
             // Set in any case, so that a value from the request's creator does not stay.
             "metadata": {"annotations": {keys::LOCKED_UNTIL: locked_until.map(|until| until.to_string())}},
-            "status": {"phase": Phase::Processed.as_str(), "errors": errors},
+            "status": DeleteBackupRequestStatus::processed(&errors),
         });
         written(patch(&self.api(), Write::on(request), change).await).context("failed to end the request")?;
         let why = errors.join("; ");

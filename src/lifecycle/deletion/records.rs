@@ -3,7 +3,8 @@
 
 use anyhow::Context as _;
 use berth_api::keys;
-use berth_api::velero::{BackupPhase, DeleteBackupRequestPhase as Phase};
+use berth_api::velero::delete_backup_request::DeleteBackupRequestStatus;
+use berth_api::velero::{BackupPhase, BackupStatus};
 use berth_core::deletion::DeletionStep;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
@@ -41,7 +42,7 @@ impl Carrying<'_> {
                         },
                         "annotations": {keys::DELETES_IN: location},
                     },
-                    "status": {"phase": Phase::InProgress.as_str()},
+                    "status": DeleteBackupRequestStatus::in_progress(),
                 });
                 let now = as_written(patch(&self.api(), Write::on(&found.request), change).await)
                     .context("failed to write the request")?;
@@ -59,7 +60,7 @@ impl Carrying<'_> {
                 self.claim(found).await?;
             }
             DeletionStep::Mark => {
-                let change = json!({"status": {"phase": BackupPhase::Deleting.as_str()}});
+                let change = json!({"status": BackupStatus::in_phase(BackupPhase::Deleting)});
                 let now = self.change_backup(backup, change).await;
                 let now = now.context("failed to make the Backup Deleting")?;
                 self.count_begun();

@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_test_scripted::{Scripted, get as asked, patch as patching};
 use http::{Request as Http, StatusCode};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tower::ServiceExt as _;
 
 use super::*;

@@ -4,7 +4,7 @@
 use std::io::Read as _;
 
 use berth_api::keys::{self, label_value};
-use berth_api::velero::Backup;
+use berth_api::velero::{Backup, BackupPhase, BackupStatus};
 use berth_core::sync::{StoredBackupFile, SyncSkipReason, Take, is_name, judge};
 use flate2::read::MultiGzDecoder;
 use jiff::Timestamp;
@@ -81,7 +81,7 @@ pub fn backup(
     });
     merge_into(&mut object, of_location);
     if take == Take::AsPartiallyFailed {
-        merge_into(&mut object, json!({"status": {"phase": "PartiallyFailed"}}));
+        merge_into(&mut object, json!({"status": BackupStatus::in_phase(BackupPhase::PartiallyFailed)}));
     }
     // A Backup that berth's types cannot parse would be skipped everywhere once it is created.
     serde_json::from_value::<Backup>(object.clone()).map_err(|_| SyncSkipReason::Unreadable)?;

@@ -1,5 +1,5 @@
-//! What Backups have left that were deleted while they ran and nobody led: nobody saw that they went,
-//! so their folders are found here.
+//! What Backups have left that were deleted while they ran and nobody led: nobody saw that they
+//! went, so their folders are found here.
 
 use std::collections::BTreeSet;
 
@@ -87,8 +87,8 @@ impl Sync<'_> {
                 debug!(location, %name, %uid, "it cannot be read who has asked for the removal of what a Backup has left: the next round looks again");
                 return;
             };
-            // Somebody else may have taken the name. The other name is always the same, so that there
-            // is no request more in each round.
+            // Somebody else may have taken the name. The other name is always the same, so that
+            // there is no request more in each round.
             if !found.is_some_and(|found| is_for_the_same(&found, &wanted)) {
                 wanted.metadata.name = Some(format!("{}-again", wanted.name_any()));
                 created = create(&api, &wanted).await;

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, ensure};
 use berth_api::keys;
-use berth_api::velero::{Backup, BackupStorageLocation, BackupStorageLocationPhase as Phase};
+use berth_api::velero::{
+    Backup, BackupStorageLocation, BackupStorageLocationPhase as Phase, BackupStorageLocationStatus,
+};
 use berth_api::velero::{DeleteBackupRequest, DeleteBackupRequestPhase};
 use berth_core::sync::{Doubtful, SyncPlan, SyncSkipReason, Tag};
 use futures::StreamExt as _;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DynamicObject};
 use serde_json::{Value, json};
@@ -345,7 +346,7 @@ impl Sync<'_> {
         let now = Timestamp::now();
         let change = json!({
             "metadata": {"annotations": {keys::ALL_BROUGHT: has_all.then(|| now.to_string())}},
-            "status": {"lastSyncedTime": Time(now)},
+            "status": BackupStorageLocationStatus::synced(now),
         });
         let uid = location.metadata.uid.as_deref();
         match patch(&api, Write::to(&location.name_any()).uid(uid), change).await {

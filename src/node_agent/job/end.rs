@@ -4,9 +4,10 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use berth_api::keys::BY_MOVER;
-use berth_api::velero::{DataMover, PodVolumeBackup, PodVolumeRestore};
+use berth_api::velero::{DataMover, DataMoverStatus, PodVolumeBackup, PodVolumeRestore};
+use berth_core::mover::grant::MoverPhase;
+use berth_core::pod_volume::whole_seconds;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::Api;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -95,32 +96,31 @@ where
     }
 }
 
+fn canceled(message: &str) -> Value {
+    let at = whole_seconds(Timestamp::now());
+    json!({"status": DataMoverStatus::ended(MoverPhase::Canceled, message, at)})
+}
+
 /// Writes that a movement is canceled. No job will start on it any more.
 pub async fn write_canceled<K>(api: &Api<K>, name: &str, uid: &str) -> EndWrite
 where
     K: DataMover + kube::Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
-    let status =
-        json!({"phase": "Canceled", "message": "canceled", "completionTimestamp": Time(Timestamp::now())});
-    write_end(api, name, Some(uid), None, &json!({"status": status})).await
+    write_end(api, name, Some(uid), None, &canceled("canceled")).await
 }
 
 /// Writes that an object is canceled. No job works on it.
 pub async fn end_canceled(context: &AgentContext, kind: &Kind) -> bool {
-    let status = json!({
-        "phase": "Canceled", "message": "canceled before it began", "completionTimestamp": Time(Timestamp::now()),
-    });
-    write(context, kind, json!({"status": status})).await
+    write(context, kind, canceled("canceled before it began")).await
 }
 
 /// Marks an object as one that a data mover pod carries, so that the leader makes that pod. What
 /// another process had begun begins anew: the leader makes pods for what is New, when there is room.
 pub async fn hand_over(context: &AgentContext, kind: &Kind) -> bool {
-    let mut change = json!({"metadata": {"annotations": {BY_MOVER: "true"}}, "status": {"phase": "New"}});
-    if matches!(kind, Kind::Restore(_)) {
-        // The spec of a PodVolumeBackup has its node.
-        change["status"]["node"] = json!(context.settings.node);
-    }
+    // The spec of a PodVolumeBackup has its node.
+    let node = matches!(kind, Kind::Restore(_)).then_some(context.settings.node.as_str());
+    let status = DataMoverStatus::handed_over(node);
+    let change = json!({"metadata": {"annotations": {BY_MOVER: "true"}}, "status": status});
     let is_written = write(context, kind, change).await;
     if is_written {
         info!(name = kind.name(), "handed over to the leader, for a data mover pod");

@@ -20,10 +20,10 @@ const CALL: Duration = Duration::from_secs(30);
 const FORGETTING: Duration = Duration::from_secs(300);
 
 impl Job {
-    /// Has the object been removed while its snapshot was stored, as with its Backup? Whoever removes
-    /// what a Backup has left has looked for its snapshots before this one was there, so it is
-    /// forgotten here. `of_backup`: the tag of all snapshots of the Backup. `false` also where nobody
-    /// can tell.
+    /// Has the object been removed while its snapshot was stored, as with its Backup? Whoever
+    /// removes what a Backup has left has looked for its snapshots before this one was there, so it
+    /// is forgotten here. `of_backup`: the tag of all snapshots of the Backup. `false` also where
+    /// nobody can tell.
     pub(in crate::node_agent) async fn is_left_behind(
         &self,
         object: &PodVolumeBackup,
@@ -63,8 +63,8 @@ impl Job {
         true
     }
 
-    /// Stores a folder or a device. The inner error says why there is no snapshot to go by, though there may be
-    /// one.
+    /// Stores a folder or a device. The inner error says why there is no snapshot to go by, though
+    /// there may be one.
     pub(in crate::node_agent) async fn store(
         &self,
         location: &str,

@@ -24,8 +24,8 @@ pub trait IteratorExt: Iterator + Sized {
         self
     }
 
-    /// The results come in the order of the items. Twice as many as there are threads are taken from
-    /// the iterator before the first of them is asked for.
+    /// The results come in the order of the items. Twice as many as there are threads are taken
+    /// from the iterator before the first of them is asked for.
     fn parallel_map_scoped<'scope, 'env: 'scope, F, O>(
         self,
         scope: &'scope Scope<'scope, 'env>,

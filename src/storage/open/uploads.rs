@@ -89,7 +89,7 @@ impl Opener {
         let get = |key: &str| config.get(key).map(String::as_str).filter(|value| !value.is_empty());
         let (kind, secret) = match location.spec.provider.trim_start_matches("velero.io/") {
             "aws" => ("aws", self.amazon_keys(location, bucket, get("region"), get("profile")).await?),
-            "gcp" => match self.cloud_file(location).await? {
+            "gcp" => match self.secrets.cloud_file(location).await? {
                 Some(file) => ("gcp", secret([("serviceaccount.json", file.text)])),
                 None => return Ok(UnfinishedUploads::Files(Vec::new())),
             },
@@ -119,7 +119,7 @@ impl Opener {
         region: Option<&str>,
         profile: Option<&str>,
     ) -> anyhow::Result<Secret> {
-        let keys = match self.cloud_file(location).await? {
+        let keys = match self.secrets.cloud_file(location).await? {
             Some(file) => credentials::parse(&file.text, profile.unwrap_or("default"))?,
             None => {
                 let builder = AmazonS3Builder::from_env().with_bucket_name(bucket);

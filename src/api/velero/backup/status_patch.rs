@@ -1,13 +1,36 @@
-//! The status as merge patches of it, in which `null` removes a field: what the queue and the
-//! engine write when a Backup comes to a phase.
+//! The status as merge patches of it, in which `null` removes a field: what queue, engine and
+//! lifecycle write to it.
 
+use berth_core::operation::OperationCounts;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
-use super::{BackupPhase, BackupStatus};
+use super::{BackupPhase, BackupStatus, HookStatus};
+use crate::keys;
+
+/// The fields that count operations.
+const OPERATIONS: [&str; 3] =
+    ["backupItemOperationsAttempted", "backupItemOperationsCompleted", "backupItemOperationsFailed"];
+
+/// What a run has counted of its backup.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BackupCounts {
+    pub warnings: u32,
+    pub errors: u32,
+    /// `None`: no hook was tried.
+    pub hooks: Option<HookStatus>,
+    pub operations: OperationCounts,
+    /// Snapshots of CSI drivers: attempted, and completed.
+    pub snapshots: (u64, u64),
+}
 
 impl BackupStatus {
+    /// The Backup is in this phase, and nothing else of it changes.
+    pub fn in_phase(phase: BackupPhase) -> Value {
+        json!({"phase": phase.as_str()})
+    }
+
     /// The Backup waits at this position.
     pub fn queued(position: u32) -> Value {
         json!({"phase": BackupPhase::Queued.as_str(), "queuePosition": position})
@@ -45,6 +68,69 @@ impl BackupStatus {
             "validationErrors": faults,
         })
     }
+
+    /// What the object of a stored backup says of it, which a Backup that has failed needs as well.
+    pub fn kept_until(expiration: Option<Timestamp>) -> Value {
+        json!({
+            "version": 1, "formatVersion": keys::FORMAT_VERSION, "expiration": expiration.map(Time),
+        })
+    }
+
+    /// `status` for a Backup whose folder belongs to another backup: a Velero that collects expired
+    /// backups removes the whole folder, whoever's it is.
+    pub fn expiring_never(mut status: Value) -> Value {
+        status["expiration"] = Value::Null;
+        status
+    }
+
+    /// So many objects are known, and so many of them are stored.
+    pub fn progressed(total: u64, stored: u64) -> Value {
+        json!({"progress": {"totalItems": total, "itemsBackedUp": stored}})
+    }
+
+    /// A run continues or restarts the backup: what an earlier one counted at its end is void.
+    pub fn run_again() -> Value {
+        json!({
+            "completionTimestamp": null, "errors": null, "warnings": null, "hookStatus": null,
+            "csiVolumeSnapshotsAttempted": null, "csiVolumeSnapshotsCompleted": null,
+        })
+    }
+
+    /// What was counted; counts that are 0 are absent.
+    pub fn counted(counts: &BackupCounts) -> Value {
+        let count = |count: u64| i64::try_from(count).ok().filter(|count| *count > 0);
+        let OperationCounts { attempted, completed, failed } = counts.operations;
+        json!(Self {
+            warnings: count(counts.warnings.into()),
+            errors: count(counts.errors.into()),
+            hook_status: counts.hooks,
+            backup_item_operations_attempted: count(attempted),
+            backup_item_operations_completed: count(completed),
+            backup_item_operations_failed: count(failed),
+            csi_volume_snapshots_attempted: count(counts.snapshots.0),
+            csi_volume_snapshots_completed: count(counts.snapshots.1),
+            ..Self::default()
+        })
+    }
+
+    /// The backup is stored, with so many objects. `recorded`: the status as it stands, because
+    /// what was counted while the backup waited must not stay beside the final counts.
+    pub fn stored(items: usize, at: Timestamp, counts: &BackupCounts, recorded: &Value) -> Value {
+        let mut status = Self::counted(counts);
+        status["completionTimestamp"] = json!(Time(at));
+        status["progress"] = json!({"totalItems": items, "itemsBackedUp": items});
+        for key in OPERATIONS {
+            if status.get(key).is_none() && !recorded[key].is_null() {
+                status[key] = Value::Null;
+            }
+        }
+        status
+    }
+
+    /// No more than the phase of a Backup that has ended, for an object that has no room for more.
+    pub fn shortest(phase: &Value) -> Value {
+        json!({"phase": phase, "queuePosition": null, "progress": null})
+    }
 }
 
 #[cfg(test)]
@@ -79,6 +165,27 @@ mod tests {
             ..in_phase(BackupPhase::FailedValidation)
         };
         assert_eq!(read(BackupStatus::invalid(&faults)), invalid);
+    }
+
+    #[test]
+    fn counts_of_zero_are_absent_and_earlier_ones_of_operations_go() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let operations = OperationCounts { attempted: 2, completed: 2, failed: 0 };
+        let counts = BackupCounts { warnings: 1, operations, snapshots: (1, 1), ..BackupCounts::default() };
+        let counted = json!({
+            "warnings": 1, "backupItemOperationsAttempted": 2, "backupItemOperationsCompleted": 2,
+            "csiVolumeSnapshotsAttempted": 1, "csiVolumeSnapshotsCompleted": 1,
+        });
+        assert_eq!(BackupStatus::counted(&counts), counted);
+        let waited = json!({"backupItemOperationsAttempted": 3, "backupItemOperationsFailed": 1});
+        let stored = BackupStatus::stored(7, now, &counts, &waited);
+        let mut expected = counted;
+        expected["completionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        expected["progress"] = json!({"totalItems": 7, "itemsBackedUp": 7});
+        expected["backupItemOperationsFailed"] = Value::Null;
+        assert_eq!(stored, expected);
+        let nothing = BackupStatus::stored(0, now, &BackupCounts::default(), &json!({}));
+        assert_eq!(nothing.as_object().unwrap().len(), 2, "{nothing}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use berth_api::keys;
 use berth_api::velero::backup_storage_location::AccessMode;
-use berth_api::velero::{Backup, BackupStorageLocation};
+use berth_api::velero::{Backup, BackupStorageLocation, BackupStorageLocationStatus};
 use berth_garden_api::location::secret_name;
 use berth_garden_api::member_objects::is_ours;
 use berth_garden_core::location::LocationAccess;
@@ -12,7 +12,7 @@ use berth_garden_core::member::{Facts, LocationStep};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Resource, ResourceExt};
-use serde_json::{Value, json};
+use serde_json::json;
 use tracing::info;
 
 use crate::client::is_not_found;
@@ -82,7 +82,8 @@ impl Courier {
             location.annotations().get(keys::CREDENTIALS_DIGEST).cloned().unwrap_or_default()
         };
         if digest(found) != digest(wanted) && found.status.is_some() {
-            target.patch(found, json!({}), json!({"status": {"lastValidationTime": Value::Null}})).await?;
+            let status = BackupStorageLocationStatus::unchecked();
+            target.patch(found, json!({}), json!({"status": status})).await?;
         }
         target.apply(wanted).await
     }
