@@ -208,11 +208,6 @@ pub struct BackupRepositoryStatus {
     /// When its last maintenance succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_maintenance_time: Option<Time>,
-    /// The repository was made at this time, and can be used.
-    pub fn created(at: Timestamp) -> Value {
-        json!({"phase": RepositoryPhase::Ready, "lastMaintenanceTime": at})
-    }
-
     /// The last maintenances.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recent_maintenance: Option<Vec<Maintenance>>,
@@ -224,6 +219,11 @@ impl BackupRepositoryStatus {
     pub fn checked(fault: Option<&str>) -> Value {
         let phase = if fault.is_some() { RepositoryPhase::NotReady } else { RepositoryPhase::Ready };
         json!({"phase": phase, "message": fault.unwrap_or_default()})
+    }
+
+    /// The repository was made at this time, and can be used.
+    pub fn created(at: Timestamp) -> Value {
+        json!({"phase": RepositoryPhase::Ready, "lastMaintenanceTime": at})
     }
 
     /// The last maintenances. `succeeded`: when the last of them did.
