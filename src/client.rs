@@ -14,12 +14,14 @@ use kube::api::{Api, ListParams};
 use kube::client::retry::RetryPolicy;
 use kube::client::{Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::core::{DeserializeGuard, NamespaceResourceScope};
+use kube::core::NamespaceResourceScope;
 use kube::{Client, Config, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use tower::retry::RetryLayer;
 use tower::{BoxError, ServiceBuilder};
+
+use crate::guarded::Guarded;
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// Longer than the API server keeps a watch open (kube asks for 290 s).
@@ -193,7 +195,7 @@ where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     K: Clone + std::fmt::Debug + DeserializeOwned,
 {
-    let api: Api<DeserializeGuard<K>> = Api::namespaced(client.clone(), namespace);
+    let api: Api<Guarded<K>> = Api::namespaced(client.clone(), namespace);
     let mut params = ListParams::default().limit(PAGE);
     let (mut items, mut unreadable) = (Vec::new(), Vec::new());
     loop {

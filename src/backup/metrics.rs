@@ -12,7 +12,6 @@ use berth_api::velero::{Backup, BackupPhase};
 use berth_core::schedule::BackupOrigin;
 use jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, ListParams};
-use kube::core::DeserializeGuard;
 use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -23,6 +22,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tracing::warn;
 
+use crate::guarded::Guarded;
 use crate::text::chain;
 
 /// Most schedules with metrics of their own, because users choose the label and its values are
@@ -214,7 +214,7 @@ impl BackupMetrics {
     }
 
     async fn rebuild(&self, client: &Client, namespace: &str, now: Timestamp) -> Result<(), kube::Error> {
-        let api: Api<DeserializeGuard<Backup>> = Api::namespaced(client.clone(), namespace);
+        let api: Api<Guarded<Backup>> = Api::namespaced(client.clone(), namespace);
         let mut params = ListParams::default().limit(PAGE);
         loop {
             let page = api.list(&params).await?;
