@@ -27,7 +27,7 @@ use super::{Past, Sync, reference};
 use crate::client::{is_forbidden, is_not_found, is_too_large, is_unprocessable};
 use crate::events::EventReason;
 use crate::patch::{json_size, merge_into};
-use crate::storage::{FileSizes, MetadataFile, StoredBackups};
+use crate::storage::{FolderFiles, MetadataFile, StoredBackups};
 use crate::text::chain;
 use crate::write::{WriteResult, create};
 
@@ -44,8 +44,6 @@ pub(super) struct SyncRoundContext<'r> {
     pub(super) sync: &'r Sync<'r>,
     pub(super) location: &'r BackupStorageLocation,
     pub(super) stored: &'r StoredBackups,
-    /// The files of the store, if a list of all files was read.
-    pub(super) files: Option<&'r FileSizes>,
     /// Names of Backups that are being deleted.
     pub(super) deleted: &'r BTreeSet<String>,
     pub(super) allowance: Allowance,
@@ -104,7 +102,8 @@ pub(super) enum FolderResult {
 }
 
 impl SyncRoundContext<'_> {
-    pub(super) async fn take(&self, name: &str) -> FolderResult {
+    /// `files`: of the folder, if they were listed.
+    pub(super) async fn take(&self, name: &str, files: Option<&FolderFiles>) -> FolderResult {
         let skipped = |why, tag| FolderResult::Skipped { why, tag, more: String::new() };
         match self.allowance.look() {
             BackupCapacity::Enough => {}
@@ -114,7 +113,7 @@ impl SyncRoundContext<'_> {
         if self.deleted.contains(name) {
             return skipped(SyncSkipReason::BeingDeleted, Tag::new());
         }
-        if self.files.is_some_and(|files| !files.has_metadata(name)) {
+        if files.is_some_and(|files| !files.has_metadata()) {
             return skipped(SyncSkipReason::NoMetadata, Tag::new());
         }
         let (json, tag) = match self.stored.metadata(name).await {
@@ -133,7 +132,7 @@ impl SyncRoundContext<'_> {
         // Velero writes it after the metadata. A backup that failed may have none, and nobody can
         // restore it.
         if restored.object["status"]["phase"] != "Failed" {
-            match self.stored.has_archive(name, self.files).await {
+            match self.stored.has_archive(name, files).await {
                 Ok(true) => {}
                 Ok(false) => {
                     return match self.stored.last_written(name).await {
@@ -146,14 +145,14 @@ impl SyncRoundContext<'_> {
                 Err(error) => return FolderResult::Failed(chain(&error)),
             }
         }
-        match self.stored.deletion(name, self.files).await {
+        match self.stored.deletion(name, files).await {
             Ok(None) => {}
             Ok(Some(claim)) => return skipped(SyncSkipReason::HalfDeleted, claim),
             Err(error) => return FolderResult::Failed(chain(&error)),
         }
         // Read before the Backup is created, because no later round would read the folder of a
         // Backup that exists.
-        let volumes = match self.stored.pod_volume_backups(name, self.files).await {
+        let volumes = match self.stored.pod_volume_backups(name, files).await {
             Ok(gzip) => StoredPodVolumeBackups::read(name, gzip.as_deref()),
             Err(error) => return FolderResult::Failed(chain(&error)),
         };
