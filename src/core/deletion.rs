@@ -69,6 +69,14 @@ pub struct DeletionBackup<'a> {
     pub is_elsewhere: bool,
 }
 
+impl DeletionBackup<'_> {
+    /// Has a deletion emptied its folder, if that is empty? Then nothing depends on whether the
+    /// location has other backups.
+    pub fn is_emptied(&self) -> bool {
+        self.files_go && self.phase == "Deleting"
+    }
+}
+
 /// The location of the Backup. Of a Backup that is not the request's: that which the request
 /// records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

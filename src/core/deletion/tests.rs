@@ -289,6 +289,23 @@ fn an_empty_folder_is_believed_where_others_are_there_or_a_deletion_has_emptied_
     assert!(matches!(next(&nothing), DeletionStep::Wait(_)), "a volume may come back");
     let emptied = DeletionBackup { files_go: true, ..backup("Deleting") };
     assert_eq!(next(&DeletionState { backup: Some(emptied), ..nothing.clone() }), DeletionStep::RemoveBackup);
+    // Nobody need look for others then.
+    assert!(emptied.is_emptied());
+    let running = Restores { running: vec!["r".into()], ended: 0 };
+    let volumes = RemainingVolumeData { out_of_reach: Vec::new(), snapshots: 1 };
+    for seen in [
+        DeletionState { backup: Some(emptied), ..nothing.clone() },
+        DeletionState { request: seen().request, backup: Some(emptied), lock: None, ..nothing.clone() },
+        DeletionState { backup: Some(emptied), volumes: None, ..nothing.clone() },
+        DeletionState { backup: Some(emptied), volumes: Some(volumes), ..nothing.clone() },
+        DeletionState { backup: Some(emptied), restores: None, ..nothing.clone() },
+        DeletionState { backup: Some(emptied), restores: Some(running), ..nothing.clone() },
+    ] {
+        assert_eq!(next(&DeletionState { folder: Some(FolderOwner::Nobody), ..seen.clone() }), next(&seen));
+    }
+    for (phase, files_go) in [("Deleting", false), ("Completed", true), ("Failed", true)] {
+        assert!(!DeletionBackup { files_go, ..backup(phase) }.is_emptied(), "{phase}");
+    }
     assert_eq!(
         next(&DeletionState { folder: Some(FolderOwner::Nobody), ..deleting.clone() }),
         DeletionStep::RemoveBackup

@@ -13,6 +13,7 @@ use tracing::{info, warn};
 
 use super::calls::{CALL, told};
 use super::carrying::{Carrying, DeletionFindings};
+use super::seen::seen_backup;
 use crate::storage::{BackupLayout, ClaimError};
 use crate::text::chain;
 
@@ -62,9 +63,11 @@ impl Carrying<'_> {
             completed: time("completionTimestamp"),
         };
         let inherits = location.annotations().get(keys::INHERITS).map(String::as_str).unwrap_or_default();
+        // A store lists a thousand files to say whether it has any, so nobody asks who need not know.
+        let is_emptied = found.backup.as_ref().is_some_and(|backup| seen_backup(backup).is_emptied());
         let whose = match owner(&known, &survey.stored, Inherited(inherits)) {
             FolderOwner::Nobody
-                if layout.has_no_backup().await.map_err(|error| anyhow!(chain(&error)))? =>
+                if !is_emptied && layout.has_no_backup().await.map_err(|error| anyhow!(chain(&error)))? =>
             {
                 FolderOwner::NobodyInEmpty
             }
