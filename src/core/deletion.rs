@@ -174,7 +174,9 @@ pub enum DeletionStep {
 
 impl DeletionStep {
     /// Does the step only write down how far the deletion is? Another step may follow it without a
-    /// new look, if what was written is taken in. Whatever removes something begins with a look.
+    /// new look, if what was written is taken in. Whatever removes something begins with a look, but
+    /// the removal of the Backup may follow that of its files: it is one of the version that was
+    /// looked at.
     pub fn removes_nothing(&self) -> bool {
         matches!(self, Self::Begin | Self::Claim | Self::Mark | Self::Record)
     }

@@ -250,6 +250,14 @@ impl Carrying<'_> {
                 // A step that removes something, or ends the request, is decided in a pass of its
                 // own.
                 _ if !recorded.is_empty() => return Ok(StepResult::Next),
+                // The Backup follows its files in the same pass, because it is removed only in the
+                // version that was looked at. Restores of it may have come since.
+                DeletionStep::RemoveFiles => {
+                    if !self.remove_files(&found).await? || found.backup.is_none() {
+                        return Ok(StepResult::Next);
+                    }
+                    (folder, restores) = (Some(FolderOwner::Nobody), None);
+                }
                 step => return self.act(step, &found).await,
             }
         }
@@ -294,7 +302,6 @@ impl Carrying<'_> {
                 }
                 self.are_snapshots_gone = true;
             }
-            DeletionStep::RemoveFiles => self.remove_files(found).await?,
             DeletionStep::RemoveRestores => {
                 self.remove_restores(found.layout.as_ref(), &found.restores).await?
             }
@@ -347,6 +354,7 @@ impl Carrying<'_> {
             | DeletionStep::Claim
             | DeletionStep::Mark
             | DeletionStep::Record
+            | DeletionStep::RemoveFiles
             | DeletionStep::LookAtFolder
             | DeletionStep::LookAtLock
             | DeletionStep::LookAtVolumes

@@ -93,10 +93,11 @@ impl Carrying<'_> {
         claimed.map_err(|error| anyhow!(chain(&error))).context("failed to claim the folder")
     }
 
-    pub(super) async fn remove_files(&self, found: &DeletionFindings) -> anyhow::Result<()> {
+    /// `false`: some files are left, and the next step continues the removal.
+    pub(super) async fn remove_files(&self, found: &DeletionFindings) -> anyhow::Result<bool> {
         let claim = found.survey.as_ref().and_then(|survey| survey.stored.claim.as_ref());
         let (Some(layout), Some(location), Some(claim)) = (&found.layout, &found.location, claim) else {
-            return Ok(());
+            return Ok(false);
         };
         // Unfinished uploads of a dead run are in no list of files, and cost money.
         let unfinished = self.lifecycle.opener.unfinished(location, &layout.archive()).await;
@@ -111,15 +112,11 @@ impl Carrying<'_> {
                 "could not abort unfinished uploads of a backup that is deleted"
             );
         }
-        let removed = layout.remove_folder(claim).await;
-        match removed.map_err(|error| anyhow!(chain(&error))) {
-            Ok(true) => {
-                info!(backup = self.backup_name(), folder = %layout.folder(), "removed the files of a backup")
-            }
-            // The next step continues the removal.
-            Ok(false) => {}
-            Err(error) => return Err(error.context("failed to remove the files of the backup")),
+        let removed = layout.remove_folder(claim).await.map_err(|error| anyhow!(chain(&error)));
+        let is_gone = removed.context("failed to remove the files of the backup")?;
+        if is_gone {
+            info!(backup = self.backup_name(), folder = %layout.folder(), "removed the files of a backup");
         }
-        Ok(())
+        Ok(is_gone)
     }
 }

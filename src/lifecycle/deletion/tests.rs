@@ -67,11 +67,16 @@ fn location(root: &Path) -> Value {
 
 /// What every deletion may ask for, whatever step it is at.
 fn script(root: &Path) -> Scripted {
+    with_location(Scripted::new(), root)
+}
+
+/// A script with that behind the lines that it has.
+fn with_location(api: Scripted, root: &Path) -> Scripted {
     let namespace = json!({
         "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
         "metadata": {"name": "kube-system", "uid": "c"},
     });
-    let api = Scripted::new()
+    let api = api
         .always(get(&path("backupstoragelocations", "l")).answers(location(root)))
         .always(get("/api/v1/namespaces/kube-system").answers(namespace));
     [
@@ -133,9 +138,7 @@ async fn each_step_is_written_before_the_next_one_is_done() {
         .next(get(&backup_path).answers(backup("5", "Completed")))
         .next(patching(&backup_path).answers(backup("6", "Deleting")))
         .next(patching(&backup_path).answers(recorded.clone()));
-    // The files go.
-    reads(&api, "2", "InProgress", Some(recorded.clone()));
-    // Nothing is left in the whole location.
+    // The files go. Nothing is left in the whole location.
     reads(&api, "2", "InProgress", Some(recorded));
     api.next(deleting(&backup_path).answers(gone.clone())).next(deleting(&request_path).answers(gone));
     assert_eq!(carry(&api, root).await, DeletionEnd::Yes);
@@ -155,10 +158,51 @@ async fn each_step_is_written_before_the_next_one_is_done() {
     assert_eq!(writes[2].body["metadata"]["annotations"], json!({"berth.dev/files-go": "true"}));
     assert_eq!(writes[3].body["preconditions"], json!({"uid": "u", "resourceVersion": "7"}));
     assert_eq!(writes[4].body["preconditions"], json!({"uid": "ru"}));
-    // Each of three looks reads three objects and lists three kinds. The cluster's UID is read
-    // once, and the Backup once more before the claim.
-    assert_eq!(api.asked().len(), 3 * 6 + 2 + writes.len(), "{:#?}", api.asked());
+    // Each of two looks reads three objects and lists three kinds. The cluster's UID is read once,
+    // the Backup once more before the claim, and the Restores once more after the files.
+    assert_eq!(api.asked().len(), 2 * 6 + 3 + writes.len(), "{:#?}", api.asked());
     api.finish();
+}
+
+/// Somebody has annotated it, or a restore of it has begun.
+#[tokio::test(start_paused = true)]
+async fn what_comes_while_the_files_go_is_seen_before_the_backup_goes() {
+    let gone = json!({"kind": "Status", "status": "Success"});
+    for is_restored in [false, true] {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        store(root, &json!({"cluster": "c", "namespace": "velero", "backup": "u", "run": "deletion-ru"}));
+        let (request_path, backup_path) = (path("deletebackuprequests", "r"), path("backups", "b"));
+        let mut recorded = backup("7", "Deleting");
+        recorded["metadata"]["annotations"] = json!({"berth.dev/files-go": "true"});
+        let restores = format!("{VELERO}/restores");
+        let restore = json!({
+            "apiVersion": "velero.io/v1", "kind": "Restore", "metadata": {"name": "back", "uid": "back"},
+            "spec": {"backupName": "b"}, "status": {"phase": "InProgress"},
+        });
+        let api = Scripted::new();
+        reads(&api, "2", "InProgress", Some(recorded.clone()));
+        let none = || get(&restores).answers(list("1", &[]));
+        api.next(none());
+        if is_restored {
+            api.next(get(&restores).answers(list("1", &[restore])));
+        } else {
+            api.next(none()).next(deleting(&backup_path).refuses(409));
+            recorded["metadata"]["resourceVersion"] = json!("8");
+            reads(&api, "2", "InProgress", Some(recorded));
+            api.next(deleting(&backup_path).answers(gone.clone()))
+                .next(deleting(&request_path).answers(gone.clone()));
+        }
+        let api = with_location(api, root);
+        let ended = carry(&api, root).await;
+        assert_eq!(ended, if is_restored { DeletionEnd::Not } else { DeletionEnd::Yes });
+        assert!(!root.join("bucket/backups/b").exists());
+        let versions: Vec<Value> =
+            api.writes().iter().map(|write| write.body["preconditions"]["resourceVersion"].clone()).collect();
+        let wanted = if is_restored { vec![] } else { vec![json!("7"), json!("8"), Value::Null] };
+        assert_eq!(versions, wanted);
+        api.finish();
+    }
 }
 
 #[tokio::test(start_paused = true)]
