@@ -327,14 +327,33 @@ fn a_backup_is_deleting_only_once_the_store_has_taken_the_claim() {
         ("Completed", FolderOwner::Ours, DeletionStep::Claim),
         ("Failed", FolderOwner::Ours, DeletionStep::Claim),
         ("Deleting", FolderOwner::Ours, DeletionStep::Claim),
-        ("Completed", FolderOwner::Claimed, DeletionStep::Mark),
-        ("Completed", FolderOwner::Nobody, DeletionStep::Mark),
+        ("Completed", FolderOwner::Claimed, DeletionStep::Mark { files_go: false }),
+        ("Completed", FolderOwner::Nobody, DeletionStep::Mark { files_go: false }),
         ("Deleting", FolderOwner::Claimed, DeletionStep::RemoveSnapshots),
     ] {
         let (backup, folder) = (Some(backup(phase)), Some(folder));
         let volumes = Some(RemainingVolumeData { out_of_reach: Vec::new(), snapshots: 1 });
         let seen = DeletionState { request, backup, folder, volumes, ..seen() };
         assert_eq!(next(&seen), step, "{seen:?}");
+    }
+}
+
+#[test]
+fn that_files_go_is_written_with_deleting_where_nothing_else_goes_before_them() {
+    let request = DeletionRequest { has_begun: true, ..seen().request };
+    let claimed = DeletionState { request, folder: Some(FolderOwner::Claimed), ..seen() };
+    let volumes = |snapshots| Some(RemainingVolumeData { out_of_reach: Vec::new(), snapshots });
+    let running = Some(Restores { running: vec!["r".into()], ended: 0 });
+    for (state, files_go) in [
+        (claimed.clone(), true),
+        (DeletionState { volumes: volumes(1), ..claimed.clone() }, false),
+        // Nobody has looked.
+        (DeletionState { volumes: None, ..claimed.clone() }, false),
+        (DeletionState { restores: None, ..claimed.clone() }, false),
+        (DeletionState { restores: running, ..claimed.clone() }, false),
+        (DeletionState { folder: Some(FolderOwner::Nobody), ..claimed }, false),
+    ] {
+        assert_eq!(next(&state), DeletionStep::Mark { files_go }, "{state:?}");
     }
 }
 
@@ -474,7 +493,7 @@ fn a_restore_that_begins_while_its_backup_is_deleted_is_waited_for() {
     for volumes in [restores.volumes.clone(), out_of_reach] {
         let folder = Some(FolderOwner::Claimed);
         let claimed = DeletionState { request, folder, volumes, ..restores.clone() };
-        assert_eq!(next(&claimed), DeletionStep::Mark);
+        assert_eq!(next(&claimed), DeletionStep::Mark { files_go: false });
     }
 }
 

@@ -352,7 +352,7 @@ impl Carrying<'_> {
             DeletionStep::RemoveOthers
             | DeletionStep::Begin
             | DeletionStep::Claim
-            | DeletionStep::Mark
+            | DeletionStep::Mark { .. }
             | DeletionStep::Record
             | DeletionStep::RemoveFiles
             | DeletionStep::LookAtFolder

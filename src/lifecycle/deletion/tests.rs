@@ -136,7 +136,6 @@ async fn each_step_is_written_before_the_next_one_is_done() {
     reads(&api, "1", "New", Some(backup("5", "Completed")));
     api.next(patching(&request_path).answers(request("2", "InProgress")))
         .next(get(&backup_path).answers(backup("5", "Completed")))
-        .next(patching(&backup_path).answers(backup("6", "Deleting")))
         .next(patching(&backup_path).answers(recorded.clone()));
     // The files go. Nothing is left in the whole location.
     reads(&api, "2", "InProgress", Some(recorded));
@@ -154,13 +153,36 @@ async fn each_step_is_written_before_the_next_one_is_done() {
     assert_eq!(begun["status"]["phase"], "InProgress");
     assert_eq!(writes[1].body["metadata"]["resourceVersion"], "5");
     assert_eq!(writes[1].body["status"]["phase"], "Deleting");
-    assert_eq!(writes[2].body["metadata"]["resourceVersion"], "6");
-    assert_eq!(writes[2].body["metadata"]["annotations"], json!({"berth.dev/files-go": "true"}));
-    assert_eq!(writes[3].body["preconditions"], json!({"uid": "u", "resourceVersion": "7"}));
-    assert_eq!(writes[4].body["preconditions"], json!({"uid": "ru"}));
+    assert_eq!(writes[1].body["metadata"]["annotations"], json!({"berth.dev/files-go": "true"}));
+    assert_eq!(writes[2].body["preconditions"], json!({"uid": "u", "resourceVersion": "7"}));
+    assert_eq!(writes[3].body["preconditions"], json!({"uid": "ru"}));
     // Each of two looks reads three objects and lists three kinds. The cluster's UID is read once,
     // the Backup once more before the claim, and the Restores once more after the files.
     assert_eq!(api.asked().len(), 2 * 6 + 3 + writes.len(), "{:#?}", api.asked());
+    api.finish();
+}
+
+/// As after its snapshots have gone, or where another process has made it Deleting.
+#[tokio::test(start_paused = true)]
+async fn a_backup_that_is_deleting_already_records_that_its_files_go_before_they_do() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    store(root, &json!({"cluster": "c", "namespace": "velero", "backup": "u", "run": "deletion-ru"}));
+    let api = script(root);
+    let gone = json!({"kind": "Status", "status": "Success"});
+    let mut recorded = backup("7", "Deleting");
+    recorded["metadata"]["annotations"] = json!({"berth.dev/files-go": "true"});
+    reads(&api, "2", "InProgress", Some(backup("6", "Deleting")));
+    api.next(patching(&path("backups", "b")).answers(recorded.clone()));
+    reads(&api, "2", "InProgress", Some(recorded));
+    api.next(deleting(&path("backups", "b")).answers(gone.clone()))
+        .next(deleting(&path("deletebackuprequests", "r")).answers(gone));
+    assert_eq!(carry(&api, root).await, DeletionEnd::Yes);
+    let first = &api.writes()[0].body;
+    assert_eq!(first["metadata"]["resourceVersion"], "6");
+    assert_eq!(first["metadata"]["annotations"], json!({"berth.dev/files-go": "true"}));
+    assert!(first["status"].is_null(), "{first}");
+    assert!(!root.join("bucket/backups/b").exists());
     api.finish();
 }
 
