@@ -84,6 +84,8 @@ impl Carrying<'_> {
                 Ok(StepResult::Later(_)) if since.elapsed() < patience => return DeletionEnd::Not,
                 Ok(StepResult::Later(why)) => why,
                 Err(error) => {
+                    // With the keys that its Secret has by then.
+                    self.opened = None;
                     let why = format!("{error:#}");
                     warn!(backup = self.backup_name(), error = %why, "a step of a deletion failed: trying again");
                     if since.elapsed() < TURN {

@@ -4,8 +4,10 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use berth_api::velero::backup_storage_location::BackupStorageLocationSpec;
 use berth_api::velero::{Backup, BackupStorageLocation, DeleteBackupRequest};
 use kube::api::{Api, ApiResource, DynamicObject};
+use object_store::DynObjectStore;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
@@ -20,7 +22,8 @@ pub(super) struct Carrying<'a> {
     pub(super) lifecycle: &'a Lifecycle,
     pub(super) requests: &'a DeletionRequests,
     pub(super) request: Arc<DeleteBackupRequest>,
-    pub(super) cluster: Option<String>,
+    /// The store, as it was opened for a location with this spec.
+    pub(super) opened: Option<(BackupStorageLocationSpec, Arc<DynObjectStore>)>,
     /// UIDs of requests that this deletion has removed, which the watch may still show.
     pub(super) removed: HashSet<String>,
     /// The Backup has gone before its deletion has ended.
@@ -90,7 +93,7 @@ impl<'a> Carrying<'a> {
             lifecycle,
             requests,
             request,
-            cluster: None,
+            opened: None,
             removed: HashSet::new(),
             is_backup_gone: false,
             are_snapshots_gone: false,

@@ -65,6 +65,34 @@ fn location(root: &Path) -> Value {
     })
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_keys_of_a_bucket_are_read_once_and_a_folder_is_looked_for_each_time() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let root = tempfile::tempdir().unwrap();
+    let (folder, mut bucket) = (location(root.path()), location(root.path()));
+    bucket["spec"] = json!({"provider": "aws", "objectStorage": {"bucket": "b"}, "config": {}});
+    // [default], aws_access_key_id=id, aws_secret_access_key=s
+    let keys = "W2RlZmF1bHRdCmF3c19hY2Nlc3Nfa2V5X2lkPWlkCmF3c19zZWNyZXRfYWNjZXNzX2tleT1zCg==";
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "cloud-credentials"}, "data": {"cloud": keys},
+    });
+    let api =
+        Scripted::new().always(get("/api/v1/namespaces/velero/secrets/cloud-credentials").answers(secret));
+    let (lifecycle, requests) = (lifecycle(&api, root.path()), DeletionRequests::default());
+    let request = Arc::new(serde_json::from_value(request("1", "New")).unwrap());
+    let mut carrying = Carrying::new(&lifecycle, &requests, request);
+    for (region, reads) in [("a", 1), ("a", 1), ("b", 2), ("b", 2)] {
+        bucket["spec"]["config"]["region"] = json!(region);
+        carrying.open(&serde_json::from_value(bucket.clone()).unwrap()).await.unwrap();
+        assert_eq!(api.asked().len(), reads, "{region}");
+    }
+    let folder = serde_json::from_value(folder).unwrap();
+    std::fs::create_dir(root.path().join("bucket")).unwrap();
+    assert!(carrying.open(&folder).await.is_ok());
+    std::fs::remove_dir(root.path().join("bucket")).unwrap();
+    assert!(carrying.open(&folder).await.is_err(), "its volume is gone");
+}
+
 /// What every deletion may ask for, whatever step it is at.
 fn script(root: &Path) -> Scripted {
     with_location(Scripted::new(), root)

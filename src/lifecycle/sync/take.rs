@@ -11,7 +11,6 @@ use berth_core::sync::{
     BackupCapacity, Size, SyncSkipReason, Tag, is_written_by_copy, is_written_elsewhere, room,
 };
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::core::NamespaceResourceScope;
@@ -32,8 +31,6 @@ use crate::text::chain;
 use crate::write::{WriteResult, create};
 
 pub(super) const CALL: Duration = Duration::from_secs(30);
-/// The namespace by whose UID a cluster is known.
-const OF_CLUSTER: &str = "kube-system";
 /// How many other clusters are reported for one location.
 const MOST_OTHERS: usize = 10;
 /// Characters that are kept of the API server's reason for refusing a Backup.
@@ -273,7 +270,7 @@ impl Sync<'_> {
         if is_read_only || !is_recent || past.others.len() >= MOST_OTHERS {
             return;
         }
-        let Ok(cluster) = self.cluster_uid().await else { return };
+        let Ok(cluster) = self.lifecycle.cluster_uid().await else { return };
         let Ok(Ok(found)) = timeout(CALL, stored.layout(name).look()).await else { return };
         let Some(claim) = found.folder.claim else { return };
         if is_written_by_copy(last, ended, &claim, cluster, &self.lifecycle.namespace) {
@@ -299,14 +296,5 @@ impl Sync<'_> {
             warn!(location = location.name_any(), "{note}");
             self.lifecycle.events.tell_about(EventReason::WrittenElsewhere, reference(location), note);
         }
-    }
-
-    pub(super) async fn cluster_uid(&self) -> anyhow::Result<&str> {
-        let read = || async {
-            let api: Api<Namespace> = Api::all(self.lifecycle.clients.call.clone());
-            let found = timeout(CALL, api.get_metadata(OF_CLUSTER)).await??;
-            found.metadata.uid.context("namespace kube-system has no UID")
-        };
-        self.cluster.get_or_try_init(read).await.map(String::as_str)
     }
 }

@@ -80,11 +80,13 @@ impl Place {
         let path = format!("{VELERO}/backupstoragelocations/here");
         let api = api.once(patch(&path).answers(location(self.root.path())));
         let client = api.client("velero");
+        // Each round is one of another leader.
+        self.lifecycle.cluster = Default::default();
         self.lifecycle.clients = crate::client::Clients { watch: client.clone(), call: client.clone() };
         let roots = vec![self.root.path().to_owned()].into();
         self.lifecycle.opener = Opener::new(client, "velero", roots);
         self.lifecycle.known.observe_location(read.clone());
-        let sync = Sync { lifecycle: &self.lifecycle, cluster: Arc::default() };
+        let sync = Sync { lifecycle: &self.lifecycle };
         sync.round(&read, &mut self.past).await;
         api.finish();
     }

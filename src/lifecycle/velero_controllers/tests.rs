@@ -59,6 +59,7 @@ pub fn lifecycle(client: &Client) -> Lifecycle {
         namespace_metrics: 10,
         age_metrics: Default::default(),
         removals: Default::default(),
+        cluster: Default::default(),
     }
 }
 
