@@ -2,6 +2,8 @@
 //! writes. The file that makes the backup visible goes first, so that no reader takes a half for a
 //! whole, and the claim last, because it proves whose the rest is.
 
+use std::collections::BTreeMap;
+
 use berth_core::claim::FolderClaim;
 use berth_core::deletion::{RestoreTimes, StoredFolder, StoredMetadata};
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -12,14 +14,12 @@ use serde::Deserialize;
 
 use super::claim::ClaimError;
 use super::layout::BackupLayout;
+use super::stored::EMPTY;
 
 /// Files of one request to the store.
 const PAGE: usize = 1000;
 /// Most requests of one attempt. The next one continues.
 const PAGES: usize = 100;
-/// The claim, the file that makes the backup visible, and any other.
-const ENOUGH: usize = 3;
-
 /// What a folder holds.
 #[derive(Debug)]
 pub struct Survey {
@@ -28,6 +28,16 @@ pub struct Survey {
     pub is_published: bool,
     /// Version of the claim.
     pub version: Option<UpdateVersion>,
+    /// The files by their paths; `None`: the folder has more than one page of a list.
+    files: Option<BTreeMap<Path, ObjectMeta>>,
+}
+
+impl Survey {
+    /// Can the folder have this file, a list in gzip, with anything in it?
+    pub fn may_list(&self, path: &Path) -> bool {
+        let Some(files) = &self.files else { return true };
+        files.get(path).is_some_and(|file| file.size > EMPTY)
+    }
 }
 
 /// Parts of the file that makes a backup visible.
@@ -52,18 +62,26 @@ struct Times {
 }
 
 impl BackupLayout {
-    /// Reads whose the folder is.
+    /// Lists the folder, and reads whose it is. A claim that comes after the list is in the way of
+    /// whoever claims the folder because it had none.
     ///
     /// # Errors
     /// When the store fails, or the claim cannot be read.
     pub async fn survey(&self) -> Result<Survey, ClaimError> {
         let folder = self.folder();
-        let first = self.store().list(Some(&folder)).take(ENOUGH).map_ok(|object| object.location);
-        let first: Vec<Path> = first.try_collect().await.map_err(ClaimError::Store)?;
+        let listed = self.store().list(Some(&folder)).take(PAGE);
+        let listed: Vec<ObjectMeta> = listed.try_collect().await.map_err(ClaimError::Store)?;
+        let is_whole = listed.len() < PAGE;
+        let listed: BTreeMap<Path, ObjectMeta> =
+            listed.into_iter().map(|file| (file.location.clone(), file)).collect();
         let known = [self.claim_path(), self.metadata()];
-        let mut has_others = first.iter().any(|path| !known.contains(path));
-        let (claim, version) = self.read_claim().await?.unzip();
-        let metadata = self.read_metadata().await.map_err(ClaimError::Store)?;
+        let mut has_others = listed.keys().any(|path| !known.contains(path));
+        let [has_claim, has_metadata] = known.map(|path| !is_whole || listed.contains_key(&path));
+        let (claim, version) = if has_claim { self.read_claim().await?.unzip() } else { (None, None) };
+        let metadata = match has_metadata {
+            true => self.read_metadata().await.map_err(ClaimError::Store)?,
+            false => None,
+        };
         let is_published = metadata.is_some();
         let metadata = match metadata {
             None => None,
@@ -79,7 +97,8 @@ impl BackupLayout {
                 })
             }
         };
-        Ok(Survey { stored: StoredFolder { claim, metadata, has_others }, is_published, version })
+        let files = is_whole.then_some(listed);
+        Ok(Survey { stored: StoredFolder { claim, metadata, has_others }, is_published, version, files })
     }
 
     /// Has the location no file of any backup? One request.
@@ -274,5 +293,26 @@ mod tests {
         let found = layout.survey().await.unwrap();
         assert_eq!(found.stored.claim, Some(claim("r")));
         assert!(found.version.is_some());
+    }
+
+    #[tokio::test]
+    async fn what_a_survey_does_not_list_is_not_asked_for_unless_there_is_more_than_it_lists() {
+        let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
+        put(&layout, "backups/b/b-volumeinfo.json.gz", &"x".repeat(300)).await;
+        put(&layout, "backups/b/b-volumesnapshots.json.gz", "an empty list").await;
+        let path = |name: &str| layout.folder().join(format!("b-{name}.json.gz"));
+        let names = ["volumeinfo", "volumesnapshots", "podvolumebackups"];
+        let found = layout.survey().await.unwrap();
+        assert_eq!(names.map(|name| found.may_list(&path(name))), [true, false, false]);
+        assert_eq!((found.stored.claim, found.stored.has_others), (None, true));
+        for i in 0..PAGE {
+            put(&layout, &format!("backups/b/a-{i}"), "x").await;
+        }
+        layout.claim(&claim("r"), None).await.unwrap();
+        put(&layout, "backups/b/velero-backup.json", r#"{"metadata":{"uid":"u"}}"#).await;
+        let found = layout.survey().await.unwrap();
+        assert_eq!(names.map(|name| found.may_list(&path(name))), [true; 3]);
+        assert_eq!(found.stored.claim, Some(claim("r")), "the list has ended before it");
+        assert!(found.is_published && found.stored.metadata.is_some());
     }
 }

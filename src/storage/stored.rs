@@ -21,8 +21,8 @@ use super::layout::{BackupArtifact, BackupLayout, METADATA, place};
 const LARGEST_METADATA: u64 = 512 << 10;
 /// In bytes, as stored. The same of all PodVolumeBackups of a backup.
 const LARGEST_ARTIFACT: u64 = 8 << 20;
-/// A gzip of `null` or `[]` is smaller, and one of an object is larger.
-const EMPTY: u64 = 64;
+/// In bytes. A gzip of `null` or `[]` is smaller, and one of an object is larger.
+pub(super) const EMPTY: u64 = 64;
 /// Time-out of one list with all its pages and, where somebody takes what is listed meanwhile, of
 /// the next file in it.
 const LIST: Duration = Duration::from_secs(300);

@@ -221,7 +221,8 @@ impl Carrying<'_> {
                     if self.is_backup_gone && self.may_store(&uid).await? {
                         return Ok(StepResult::Later(STORING.to_owned()));
                     }
-                    found.volumes = self.look_at_volumes(layout, &uid, &data_in(&found.request)).await?;
+                    let (survey, data_in) = (found.survey.as_ref(), data_in(&found.request));
+                    found.volumes = self.look_at_volumes(layout, survey, &uid, &data_in).await?;
                     volumes = Some(RemainingVolumeData {
                         out_of_reach: found.volumes.out_of_reach.clone(),
                         snapshots: found.volumes.snapshots.len() + found.volumes.files.len(),

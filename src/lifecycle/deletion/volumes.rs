@@ -25,7 +25,7 @@ use super::calls::list;
 use super::carrying::{Carrying, Files, StoredSnapshot, VolumeData};
 use crate::backup::operations::{data_namespaces, may_store};
 use crate::patch::digest;
-use crate::storage::{BackupLayout, StoredBackups};
+use crate::storage::{BackupLayout, StoredBackups, Survey};
 
 /// Bytes of a file that lists volumes, as it is stored and unpacked.
 const PACKED: u64 = 16 << 20;
@@ -40,11 +40,12 @@ const WAY_OUT: &str = "delete this Backup by a Velero that runs the controller b
     where it is";
 
 impl Carrying<'_> {
-    /// `layout`: the folder, if it is the Backup's. `uid`: of the Backup. `data_in`: the namespaces
-    /// that its request records.
+    /// `layout`: the folder, if it is the Backup's. `survey`: what it has, if that is known. `uid`: of
+    /// the Backup. `data_in`: the namespaces that its request records.
     pub(super) async fn look_at_volumes(
         &self,
         layout: Option<&BackupLayout>,
+        survey: Option<&Survey>,
         uid: &str,
         data_in: &BTreeSet<String>,
     ) -> anyhow::Result<VolumeData> {
@@ -53,7 +54,7 @@ impl Carrying<'_> {
         // Does the list of PodVolumeBackups name some of berth's own?
         let mut has_listed = false;
         if let Some(layout) = layout {
-            for info in read(layout, "-volumeinfo.json.gz").await? {
+            for info in read(layout, survey, "-volumeinfo.json.gz").await? {
                 match told_by(info, uid) {
                     VolumeInfoEntry::Snapshot(snapshot) => drop(found.snapshots.insert(snapshot)),
                     VolumeInfoEntry::Moved => moved += 1,
@@ -61,7 +62,7 @@ impl Carrying<'_> {
                     VolumeInfoEntry::Nothing => {}
                 }
             }
-            let files: Vec<StoredVolumeObject> = read(layout, "-podvolumebackups.json.gz").await?;
+            let files: Vec<StoredVolumeObject> = read(layout, survey, "-podvolumebackups.json.gz").await?;
             for one in &files {
                 match one.own_files() {
                     Some(files) => {
@@ -73,7 +74,7 @@ impl Carrying<'_> {
                 }
             }
             drop(files);
-            let snapshots: Vec<StoredVolumeObject> = read(layout, "-volumesnapshots.json.gz").await?;
+            let snapshots: Vec<StoredVolumeObject> = read(layout, survey, "-volumesnapshots.json.gz").await?;
             native += snapshots.iter().filter(|one| one.is_native()).count();
         }
         if moved == 0 {
@@ -339,8 +340,15 @@ fn told_by(info: VolumeInfo, uid: &str) -> VolumeInfoEntry {
 }
 
 /// The entries of a file beside the archive. A missing file has none.
-async fn read<T: DeserializeOwned>(layout: &BackupLayout, suffix: &str) -> anyhow::Result<Vec<T>> {
+async fn read<T: DeserializeOwned>(
+    layout: &BackupLayout,
+    survey: Option<&Survey>,
+    suffix: &str,
+) -> anyhow::Result<Vec<T>> {
     let path = layout.folder().join(format!("{}{suffix}", layout.backup()));
+    if survey.is_some_and(|survey| !survey.may_list(&path)) {
+        return Ok(Vec::new());
+    }
     let found = match layout.store().get(&path).await {
         Ok(found) => found,
         Err(object_store::Error::NotFound { .. }) => return Ok(Vec::new()),
