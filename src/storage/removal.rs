@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 use super::claim::ClaimError;
 use super::layout::BackupLayout;
+use super::locked::told_lock;
 use super::stored::EMPTY;
 
 /// Files of one request to the store.
@@ -28,6 +29,8 @@ pub struct Survey {
     pub is_published: bool,
     /// Version of the claim.
     pub version: Option<UpdateVersion>,
+    /// Until when the store keeps the claim or the file that makes the backup visible, if it says so.
+    pub locked_until: Option<Timestamp>,
     /// The files by their paths; `None`: the folder has more than one page of a list.
     files: Option<BTreeMap<Path, ObjectMeta>>,
 }
@@ -77,11 +80,21 @@ impl BackupLayout {
         let known = [self.claim_path(), self.metadata()];
         let mut has_others = listed.keys().any(|path| !known.contains(path));
         let [has_claim, has_metadata] = known.map(|path| !is_whole || listed.contains_key(&path));
-        let (claim, version) = if has_claim { self.read_claim().await?.unzip() } else { (None, None) };
+        let mut locked_until = None;
+        let claim = if has_claim { self.read_claim_told().await? } else { None };
+        let claim = claim.map(|(claim, version, told)| {
+            locked_until = told_lock(&told);
+            (claim, version)
+        });
+        let (claim, version) = claim.unzip();
         let metadata = match has_metadata {
-            true => self.read_metadata().await.map_err(ClaimError::Store)?,
+            true => self.read_metadata_told().await.map_err(ClaimError::Store)?,
             false => None,
         };
+        let metadata = metadata.map(|(json, told)| {
+            locked_until = locked_until.max(told_lock(&told));
+            json
+        });
         let is_published = metadata.is_some();
         let metadata = match metadata {
             None => None,
@@ -97,8 +110,8 @@ impl BackupLayout {
                 })
             }
         };
-        let files = is_whole.then_some(listed);
-        Ok(Survey { stored: StoredFolder { claim, metadata, has_others }, is_published, version, files })
+        let (files, stored) = (is_whole.then_some(listed), StoredFolder { claim, metadata, has_others });
+        Ok(Survey { stored, is_published, version, locked_until, files })
     }
 
     /// Has the location no file of any backup? One request.

@@ -209,7 +209,9 @@ impl Carrying<'_> {
                 }
                 DeletionStep::LookAtLock => {
                     let layout = found.layout.as_ref().context("the folder was not read")?;
-                    let until = layout.locked_until().await.map_err(|error| anyhow!(chain(&error)))?;
+                    let archive = layout.archive_locked_until().await;
+                    let archive = archive.map_err(|error| anyhow!(chain(&error)))?;
+                    let until = archive.max(found.survey.as_ref().and_then(|survey| survey.locked_until));
                     lock = Some(until.map_or(StoreLock::None, StoreLock::Until));
                 }
                 DeletionStep::LookAtVolumes => {
