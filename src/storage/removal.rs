@@ -125,13 +125,21 @@ impl BackupLayout {
     }
 
     /// Removes the folder that this claim is of. `false`: there is more than one attempt removes.
-    /// The claim is read before each request, because no store removes conditionally.
+    /// `survey`: one of a moment ago, whose files go without another list. The claim is read before
+    /// each request, because no store removes conditionally.
     ///
     /// # Errors
     /// When another has claimed the folder by now, or the error of the first file that the store
     /// did not remove.
-    pub async fn remove_folder(&self, claim: &FolderClaim) -> Result<bool, ClaimError> {
-        if !self.empty(claim).await? {
+    pub async fn remove_folder(
+        &self,
+        claim: &FolderClaim,
+        survey: Option<&Survey>,
+    ) -> Result<bool, ClaimError> {
+        let known = [self.claim_path(), self.metadata()];
+        let listed = survey.and_then(|survey| survey.files.as_ref());
+        let listed = listed.into_iter().flat_map(BTreeMap::keys).filter(|path| !known.contains(path));
+        if !self.empty_of(claim, listed.cloned().collect()).await? {
             return Ok(false);
         }
         self.delete(&self.claim_path()).await.map_err(ClaimError::Store)?;
@@ -144,8 +152,17 @@ impl BackupLayout {
     /// # Errors
     /// As [`BackupLayout::remove_folder`].
     pub async fn empty(&self, claim: &FolderClaim) -> Result<bool, ClaimError> {
+        self.empty_of(claim, Vec::new()).await
+    }
+
+    /// `listed`: files besides those two.
+    async fn empty_of(&self, claim: &FolderClaim, listed: Vec<Path>) -> Result<bool, ClaimError> {
         self.confirm(claim).await?;
         self.delete(&self.metadata()).await.map_err(ClaimError::Store)?;
+        if !listed.is_empty() {
+            self.confirm(claim).await?;
+            self.delete_all(listed).await.map_err(ClaimError::Store)?;
+        }
         let claim_path = self.claim_path();
         for _ in 0..PAGES {
             let is_other = |file: &ObjectMeta| file.location != claim_path;
@@ -249,8 +266,9 @@ mod tests {
             for key in ["p/backups/one-more/velero-backup.json", "p/restores/r2/a", "p/restores/r/a"] {
                 put(&layout, key, "{}").await;
             }
-            assert!(layout.remove_folder(&claim("another")).await.is_err());
-            assert!(layout.remove_folder(&claim("deletion-1")).await.unwrap());
+            let survey = layout.survey().await.unwrap();
+            assert!(layout.remove_folder(&claim("another"), Some(&survey)).await.is_err());
+            assert!(layout.remove_folder(&claim("deletion-1"), Some(&survey)).await.unwrap());
             // Another cluster's of the same name.
             let earlier =
                 RestoreTimes { started: Some(Timestamp::UNIX_EPOCH), ended: Some(Timestamp::UNIX_EPOCH) };
@@ -278,10 +296,26 @@ mod tests {
         // A folder in its place is not removed as a file.
         put(&layout, "backups/one/velero-backup.json/x", "x").await;
         let before = keys(&layout).await;
-        assert!(matches!(layout.remove_folder(&ours).await, Err(ClaimError::Store(_))));
+        assert!(matches!(layout.remove_folder(&ours, None).await, Err(ClaimError::Store(_))));
         assert_eq!(keys(&layout).await, before);
         std::fs::remove_dir_all(folder.path().join("backups/one/velero-backup.json")).unwrap();
-        assert!(layout.remove_folder(&ours).await.unwrap());
+        assert!(layout.remove_folder(&ours, None).await.unwrap());
+        assert_eq!(keys(&layout).await, [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn what_has_come_or_gone_since_the_survey_is_in_the_way_of_no_removal() {
+        let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "one");
+        layout.claim(&claim("deletion-1"), None).await.unwrap();
+        for name in ["velero-backup.json", "one.tar.gz", "one-logs.gz"] {
+            put(&layout, &format!("backups/one/{name}"), "{}").await;
+        }
+        let survey = layout.survey().await.unwrap();
+        layout.store().delete(&layout.folder().join("one-logs.gz")).await.unwrap();
+        put(&layout, "backups/one/late", "x").await;
+        assert!(layout.remove_folder(&claim("another"), Some(&survey)).await.is_err());
+        assert_eq!(keys(&layout).await.len(), 4);
+        assert!(layout.remove_folder(&claim("deletion-1"), Some(&survey)).await.unwrap());
         assert_eq!(keys(&layout).await, [""; 0]);
     }
 

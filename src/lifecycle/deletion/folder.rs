@@ -115,7 +115,8 @@ impl Carrying<'_> {
                 "could not abort unfinished uploads of a backup that is deleted"
             );
         }
-        let removed = layout.remove_folder(claim).await.map_err(|error| anyhow!(chain(&error)));
+        let removed = layout.remove_folder(claim, found.survey.as_ref()).await;
+        let removed = removed.map_err(|error| anyhow!(chain(&error)));
         let is_gone = removed.context("failed to remove the files of the backup")?;
         if is_gone {
             info!(backup = self.backup_name(), folder = %layout.folder(), "removed the files of a backup");
