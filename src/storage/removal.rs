@@ -36,6 +36,12 @@ pub struct Survey {
 }
 
 impl Survey {
+    /// The versions of these files; `None`: the survey does not tell all of them.
+    pub fn versions(&self, paths: &[Path]) -> Option<Vec<Option<ObjectMeta>>> {
+        let files = self.files.as_ref()?;
+        Some(paths.iter().map(|path| files.get(path).cloned()).collect())
+    }
+
     /// Can the folder have this file, a list in gzip, with anything in it?
     pub fn may_list(&self, path: &Path) -> bool {
         let Some(files) = &self.files else { return true };

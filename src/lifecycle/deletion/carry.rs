@@ -224,7 +224,7 @@ impl Carrying<'_> {
                         return Ok(StepResult::Later(STORING.to_owned()));
                     }
                     let (survey, data_in) = (found.survey.as_ref(), data_in(&found.request));
-                    found.volumes = self.look_at_volumes(layout, survey, &uid, &data_in).await?;
+                    found.volumes = self.look_at_volumes_again(layout, survey, &uid, &data_in).await?;
                     volumes = Some(RemainingVolumeData {
                         out_of_reach: found.volumes.out_of_reach.clone(),
                         snapshots: found.volumes.snapshots.len() + found.volumes.files.len(),

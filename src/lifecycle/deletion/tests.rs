@@ -66,6 +66,45 @@ fn location(root: &Path) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_lists_volumes_is_read_again_only_where_it_has_changed() {
+    use std::io::Write as _;
+
+    use crate::storage::BackupLayout;
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    store(root, &json!({"cluster": "c", "namespace": "velero", "backup": "u", "run": "r"}));
+    let api = script(root);
+    let (lifecycle, requests) = (lifecycle(&api, root), DeletionRequests::default());
+    let request = Arc::new(serde_json::from_value(request("1", "New")).unwrap());
+    let mut carrying = Carrying::new(&lifecycle, &requests, request);
+    let opened = carrying.open(&serde_json::from_value(location(root)).unwrap()).await.unwrap();
+    let layout = BackupLayout::new(opened, None, "b");
+    let native = json!([{
+        "spec": {"backupName": "b", "backupUID": "u", "location": "default", "providerVolumeID": "vol-0123456789"},
+        "status": {"providerSnapshotID": "snap-0123456789", "phase": "Completed"},
+    }]);
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(native.to_string().as_bytes()).unwrap();
+    let (gzip, none) = (gzip.finish().unwrap(), std::collections::BTreeSet::new());
+    // Each time: is there a native snapshot now, for which Backup, and how many lists are asked for?
+    for (is_there, uid, asked) in
+        [(false, "u", 2), (false, "u", 0), (true, "u", 2), (true, "u", 0), (true, "v", 2), (false, "v", 2)]
+    {
+        let list = root.join("bucket/backups/b/b-volumesnapshots.json.gz");
+        match is_there {
+            true if !list.exists() => std::fs::write(list, &gzip).unwrap(),
+            false if list.exists() => std::fs::remove_file(list).unwrap(),
+            _ => {}
+        }
+        let (survey, before) = (layout.survey().await.unwrap(), api.asked().len());
+        let found = carrying.look_at_volumes_again(Some(&layout), Some(&survey), uid, &none).await;
+        let out_of_reach = found.unwrap().out_of_reach;
+        assert_eq!(out_of_reach.len(), usize::from(is_there), "{out_of_reach:?}");
+        assert_eq!(api.asked().len() - before, asked, "{is_there} {uid}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_keys_of_a_bucket_are_read_once_and_a_folder_is_looked_for_each_time() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let root = tempfile::tempdir().unwrap();
@@ -184,9 +223,10 @@ async fn each_step_is_written_before_the_next_one_is_done() {
     assert_eq!(writes[1].body["metadata"]["annotations"], json!({"berth.dev/files-go": "true"}));
     assert_eq!(writes[2].body["preconditions"], json!({"uid": "u", "resourceVersion": "7"}));
     assert_eq!(writes[3].body["preconditions"], json!({"uid": "ru"}));
-    // Each of two looks reads three objects and lists three kinds. The cluster's UID is read once,
-    // the Backup once more before the claim, and the Restores once more after the files.
-    assert_eq!(api.asked().len(), 2 * 6 + 3 + writes.len(), "{:#?}", api.asked());
+    // Each of two looks reads three objects and lists the Restores, and the first one two kinds of
+    // data. The cluster's UID is read once, the Backup once more before the claim, and the Restores
+    // once more after the files.
+    assert_eq!(api.asked().len(), 2 * 4 + 2 + 3 + writes.len(), "{:#?}", api.asked());
     api.finish();
 }
 
