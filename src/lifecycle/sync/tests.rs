@@ -92,6 +92,23 @@ impl Place {
     }
 }
 
+/// A store with a backup that has a PodVolumeBackup: that, and the Backup as long as it lacks it.
+fn with_a_volume() -> (Place, Value, Value) {
+    use std::io::Write as _;
+    let place = Place::new();
+    place.stored("new");
+    let volume = json!({
+        "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup", "metadata": {"name": "new-1"},
+        "spec": {"node": "n"}, "status": {"phase": "Completed"},
+    });
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(json!([volume]).to_string().as_bytes()).unwrap();
+    place.store("new", "new-podvolumebackups.json.gz", gzip.finish().unwrap());
+    let mut lacking = backup("new");
+    lacking["metadata"]["annotations"] = json!({keys::VOLUMES_MISSING: "true"});
+    (place, volume, lacking)
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_new_is_created_and_the_next_round_only_notes_its_time() {
     let mut place = Place::new();
@@ -251,18 +268,7 @@ async fn a_backup_whose_files_are_gone_goes_in_the_second_round_as_it_was_seen()
 
 #[tokio::test(start_paused = true)]
 async fn pod_volume_backups_that_could_not_be_created_come_in_a_later_round() {
-    use std::io::Write as _;
-    let mut place = Place::new();
-    place.stored("new");
-    let volume = json!([{
-        "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup", "metadata": {"name": "new-1"},
-        "spec": {"node": "n"}, "status": {"phase": "Completed"},
-    }]);
-    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    gzip.write_all(volume.to_string().as_bytes()).unwrap();
-    place.store("new", "new-podvolumebackups.json.gz", gzip.finish().unwrap());
-    let mut lacking = backup("new");
-    lacking["metadata"]["annotations"] = json!({keys::VOLUMES_MISSING: "true"});
+    let (mut place, volume, lacking) = with_a_volume();
     let (backups, volumes) = (format!("{VELERO}/backups"), format!("{VELERO}/podvolumebackups"));
     let api = Scripted::new()
         .once(get(&format!("{VELERO}/deletebackuprequests")).answers(requests(&[])))
@@ -278,7 +284,7 @@ async fn pod_volume_backups_that_could_not_be_created_come_in_a_later_round() {
     whole["metadata"]["resourceVersion"] = json!("8");
     let api = Scripted::new()
         .once(get(&format!("{backups}/new")).answers(lacking))
-        .once(post(&volumes).answers(volume[0].clone()))
+        .once(post(&volumes).answers(volume))
         .once(patch(&format!("{backups}/new")).answers(whole));
     place.round(&api).await;
     let writes = api.writes();
@@ -527,25 +533,14 @@ async fn a_round_over_thousands_of_known_backups_asks_for_nothing_and_writes_its
 /// Its leader was killed after the first of two writes.
 #[tokio::test(start_paused = true)]
 async fn the_next_leader_creates_the_pod_volume_backups_of_a_backup_that_a_dead_one_brought() {
-    use std::io::Write as _;
-    let mut place = Place::new();
-    place.stored("new");
-    let volume = json!([{
-        "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup", "metadata": {"name": "new-1"},
-        "spec": {"node": "n"}, "status": {"phase": "Completed"},
-    }]);
-    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    gzip.write_all(volume.to_string().as_bytes()).unwrap();
-    place.store("new", "new-podvolumebackups.json.gz", gzip.finish().unwrap());
-    let mut lacking = backup("new");
-    lacking["metadata"]["annotations"] = json!({keys::VOLUMES_MISSING: "true"});
+    let (mut place, volume, lacking) = with_a_volume();
     // All that a new leader knows is what its watch shows.
     place.lifecycle.known.assume(&serde_json::from_value(lacking.clone()).unwrap());
     let mut whole = backup("new");
     whole["metadata"]["resourceVersion"] = json!("8");
     let api = Scripted::new()
         .once(get(&format!("{VELERO}/backups/new")).answers(lacking))
-        .once(post(&format!("{VELERO}/podvolumebackups")).answers(volume[0].clone()))
+        .once(post(&format!("{VELERO}/podvolumebackups")).answers(volume))
         .once(patch(&format!("{VELERO}/backups/new")).answers(whole));
     place.round(&api).await;
     place.round(&Scripted::new()).await;
