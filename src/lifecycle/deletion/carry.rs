@@ -288,8 +288,9 @@ impl Carrying<'_> {
             DeletionStep::RemoveSnapshots => {
                 let removed = async {
                     if !found.volumes.snapshots.is_empty() {
-                        let is_visible = found.survey.as_ref().is_some_and(|survey| survey.is_published);
-                        self.remove_snapshots(&found.volumes.snapshots, is_visible).await?;
+                        let is_published = found.survey.as_ref().is_some_and(|survey| survey.is_published);
+                        let was_visible = found.backup.is_some() || is_published;
+                        self.remove_snapshots(&found.volumes.snapshots, was_visible).await?;
                     }
                     let is_noted = self.is_backup_gone;
                     self.forget_files(found.location.as_ref(), &found.volumes.files, is_noted).await

@@ -81,19 +81,20 @@ impl Carrying<'_> {
     }
 
     /// Removes snapshots from their storage, and waits until their drivers have done so. Of a backup
-    /// that is not visible only those go that have the content which its run has made: a run lets go
-    /// of it only after it has made the backup visible, and what else the folder names may be forged.
+    /// that neither its folder nor a Backup shows (`was_visible`) only those go that have the content
+    /// which its run has made: a run lets go of it only after it has made the backup visible, and
+    /// what else the folder names may be forged.
     pub(super) async fn remove_snapshots(
         &self,
         all: &BTreeSet<StoredSnapshot>,
-        is_visible: bool,
+        was_visible: bool,
     ) -> anyhow::Result<()> {
         self.check_others(all).await?;
         let secrets = self.deletion_secrets().await?;
         let snapshots: Vec<&StoredSnapshot> = all.iter().collect();
         let mut pending = Vec::new();
         for some in snapshots.chunks(AT_ONCE) {
-            let removals = some.iter().map(|snapshot| self.remove_snapshot(snapshot, &secrets, is_visible));
+            let removals = some.iter().map(|snapshot| self.remove_snapshot(snapshot, &secrets, was_visible));
             pending.extend(try_join_all(removals).await?.into_iter().flatten());
         }
         let (count, until) = (pending.len(), Instant::now() + PATIENCE);
