@@ -14,12 +14,14 @@ use kube::api::{Api, ListParams};
 use kube::client::retry::RetryPolicy;
 use kube::client::{Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::core::{DeserializeGuard, NamespaceResourceScope};
+use kube::core::NamespaceResourceScope;
 use kube::{Client, Config, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use tower::retry::RetryLayer;
 use tower::{BoxError, ServiceBuilder};
+
+use crate::guarded::Guarded;
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// Longer than the API server keeps a watch open (kube asks for 290 s).
@@ -167,6 +169,9 @@ pub struct ListResult<K> {
 /// Objects of one answer of a list, because each of them may be as large as the API server's store
 /// allows.
 const PAGE: u32 = 100;
+/// Answers of one list. Whoever answers says whether there is more, and so many objects of one kind
+/// no cluster has.
+const PAGES: usize = 1000;
 
 /// Every object of a namespace.
 ///
@@ -194,10 +199,10 @@ where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     K: Clone + std::fmt::Debug + DeserializeOwned,
 {
-    let api: Api<DeserializeGuard<K>> = Api::namespaced(client.clone(), namespace);
+    let api: Api<Guarded<K>> = Api::namespaced(client.clone(), namespace);
     let mut params = ListParams::default().limit(PAGE);
     let (mut items, mut unreadable) = (Vec::new(), Vec::new());
-    loop {
+    for _ in 0..PAGES {
         let page = timeout(CALL, api.list(&params));
         let page = page
             .await
@@ -214,6 +219,13 @@ where
             None => return Ok(ListResult { items, unreadable }),
         }
     }
+    Err(kube::Error::Service(endless(PAGES, PAGE).into()))
+}
+
+/// That a list has more than so many pages.
+pub fn endless(pages: usize, page: u32) -> String {
+    let most = u64::from(page).saturating_mul(pages as u64);
+    format!("there are more than {most} objects, which is more than is looked at")
 }
 
 /// Was the write refused because the object has changed since it was read?
@@ -267,7 +279,7 @@ pub fn is_not_found(error: &kube::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use berth_api::velero::BackupStorageLocation;
-    use berth_test_scripted::{Scripted, get};
+    use berth_test_scripted::{Scripted, get, page};
     use http::Uri;
     use serde_json::json;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -335,6 +347,18 @@ mod tests {
             let found = read(source).await.ok();
             assert_eq!(found.as_ref().and_then(|found| found.cluster_url.host()), server, "{context:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_does_not_end_is_given_up() {
+        let path = "/apis/velero.io/v1/namespaces/velero/backupstoragelocations";
+        let more = page("1", "more", &[]);
+        let api = Scripted::new()
+            .always(get(path).answers(more.clone()))
+            .always(get(path).page("more").answers(more));
+        let error = list::<BackupStorageLocation>(&api.client("velero"), "velero").await.unwrap_err();
+        assert!(error.to_string().contains("more than 100000 objects"), "{error}");
+        assert_eq!(api.asked().len(), PAGES);
     }
 
     #[tokio::test(start_paused = true)]

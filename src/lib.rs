@@ -22,6 +22,7 @@ pub mod commands;
 pub mod data_movement;
 pub mod events;
 pub mod garden;
+pub mod guarded;
 pub mod health;
 pub mod image;
 pub mod install;

@@ -6,6 +6,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::Api;
+use tokio::sync::OnceCell;
+use tokio::time::timeout;
+
 use crate::backup::metrics::BackupMetrics;
 use crate::backup::removals::Removals;
 use crate::client::Clients;
@@ -32,6 +38,10 @@ pub mod sync;
 pub mod velero_controllers;
 
 pub use download::{Links, serve as serve_downloads};
+
+/// The namespace by whose UID a cluster is known.
+const OF_CLUSTER: &str = "kube-system";
+const CALL: Duration = Duration::from_secs(10);
 
 /// What every controller of this module needs.
 #[derive(Clone)]
@@ -65,6 +75,8 @@ pub struct Lifecycle {
     pub age_metrics: AgeMetrics,
     /// What the engine removes of deleted Backups.
     pub removals: Removals,
+    /// UID of the cluster, once it has been read.
+    pub cluster: Arc<OnceCell<String>>,
 }
 
 impl Lifecycle {
@@ -82,6 +94,20 @@ impl Lifecycle {
             self.unless_disabled(Controller::BackupSync, || sync::run(self)),
             self.unless_disabled(Controller::ServerStatusRequest, || status_request::run(self)),
         );
+    }
+
+    /// UID of the cluster. Read once.
+    ///
+    /// # Errors
+    /// When the API server does not tell it.
+    pub async fn cluster_uid(&self) -> anyhow::Result<&str> {
+        let read = || async {
+            let api: Api<Namespace> = Api::all(self.clients.call.clone());
+            let found = timeout(CALL, api.get_metadata(OF_CLUSTER)).await;
+            let found = found.context("the API server did not answer in time")??;
+            found.metadata.uid.context("namespace kube-system has no UID")
+        };
+        self.cluster.get_or_try_init(read).await.map(String::as_str)
     }
 
     /// Runs one controller while it is neither disabled nor run by a Velero. Where a Velero begins

@@ -33,4 +33,4 @@ pub use open_error::OpenError;
 pub use parts::{MultipartTarget, Opened, Receipt, Staged, is_refused};
 pub use removal::Survey;
 pub use roots::Roots;
-pub use stored::{FileSizes, MetadataFile, StoredBackups};
+pub use stored::{FolderFiles, ListedFolder, MetadataFile, StoredBackups};

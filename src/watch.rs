@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use futures::StreamExt;
 use kube::api::{Api, ListParams};
-use kube::core::{DeserializeGuard, NamespaceResourceScope};
+use kube::core::NamespaceResourceScope;
 use kube::runtime::utils::{Backoff, ResetTimerBackoff};
 use kube::runtime::watcher;
 use kube::{Client, Resource, ResourceExt};
@@ -17,6 +17,7 @@ use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use crate::client::is_not_found;
+use crate::guarded::Guarded;
 use crate::pace::paced;
 use crate::text::chain;
 
@@ -89,7 +90,7 @@ impl Backoff for Pause {
 }
 
 /// Objects of a namespace, to be watched.
-pub fn of_namespace<K>(client: &Client, namespace: &str) -> Api<DeserializeGuard<K>>
+pub fn of_namespace<K>(client: &Client, namespace: &str) -> Api<Guarded<K>>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
 {
@@ -99,26 +100,26 @@ where
 /// Watches for ever; reconnects with back-off. What `keep` makes of an object is all that is held
 /// of it. A kind that the API server does not know has no objects.
 pub async fn reflect<K, T>(
-    api: Api<DeserializeGuard<K>>,
+    api: Api<Guarded<K>>,
     config: watcher::Config,
     keep: impl Fn(K) -> T,
     observe: impl FnMut(WatchEvent<T>),
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    reflect_by(api, config, DeserializeGuard::name_any, || (), keep, observe).await;
+    reflect_by(api, config, Guarded::name_any, || (), keep, observe).await;
 }
 
 /// [`reflect`] for objects that are told apart by namespace and name.
 pub async fn reflect_everywhere<K, T>(
-    api: Api<DeserializeGuard<K>>,
+    api: Api<Guarded<K>>,
     config: watcher::Config,
     keep: impl Fn(K) -> T,
     observe: impl FnMut(WatchEvent<T, ObjectKey>),
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    let key = |object: &DeserializeGuard<K>| (object.namespace().unwrap_or_default(), object.name_any());
+    let key = |object: &Guarded<K>| (object.namespace().unwrap_or_default(), object.name_any());
     reflect_by(api, config, key, || (), keep, observe).await;
 }
 
@@ -126,9 +127,9 @@ pub async fn reflect_everywhere<K, T>(
 /// before each list, for a `keep` that bounds what the objects of one list take together: the list
 /// reaches `observe` only when it is whole.
 pub async fn reflect_by<K, T, I>(
-    api: Api<DeserializeGuard<K>>,
+    api: Api<Guarded<K>>,
     config: watcher::Config,
-    key: impl Fn(&DeserializeGuard<K>) -> I,
+    key: impl Fn(&Guarded<K>) -> I,
     begin: impl Fn(),
     keep: impl Fn(K) -> T,
     mut observe: impl FnMut(WatchEvent<T, I>),
@@ -181,7 +182,7 @@ pub async fn reflect_by<K, T, I>(
     }
 }
 
-fn read<K: Resource<DynamicType = ()>>(guard: DeserializeGuard<K>) -> Option<K> {
+fn read<K: Resource<DynamicType = ()>>(guard: Guarded<K>) -> Option<K> {
     let (kind, unreadable) = match guard.0 {
         Ok(object) => return Some(object),
         Err(error) => (K::kind(&()), error),
@@ -195,7 +196,7 @@ fn read<K: Resource<DynamicType = ()>>(guard: DeserializeGuard<K>) -> Option<K> 
 ///
 /// # Errors
 /// When they cannot be listed. Of a kind that the API server does not know there are none.
-pub async fn list<K>(api: Api<DeserializeGuard<K>>, params: &ListParams) -> anyhow::Result<Vec<K>>
+pub async fn list<K>(api: Api<Guarded<K>>, params: &ListParams) -> anyhow::Result<Vec<K>>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {

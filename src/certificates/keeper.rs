@@ -21,7 +21,6 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, PostParams};
-use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -32,6 +31,7 @@ use tracing::{info, warn};
 use super::ca_bundles::CaBundles;
 use super::{AUTHORITY, CA_CERTIFICATE, CA_KEY, LEAF_CERTIFICATE, LEAF_KEY, text};
 use crate::client::is_conflict;
+use crate::guarded::Guarded;
 use crate::pace::counted;
 use crate::watch::{of_namespace, reflect};
 
@@ -77,7 +77,7 @@ impl CertificateKeeper {
                 let _ = timeout(pause, changed.notified()).await;
             }
         };
-        let secrets: Api<DeserializeGuard<Secret>> = of_namespace(&self.watch, &self.namespace);
+        let secrets: Api<Guarded<Secret>> = of_namespace(&self.watch, &self.namespace);
         tokio::join!(
             keeping,
             touched(secrets.clone(), &self.secret, &changed),
@@ -237,7 +237,7 @@ fn asked(secret: &Secret) -> Option<Rotate> {
 }
 
 /// Notifies `changed` at every change of the object, for ever.
-async fn touched<K>(api: Api<DeserializeGuard<K>>, name: &str, changed: &Notify)
+async fn touched<K>(api: Api<Guarded<K>>, name: &str, changed: &Notify)
 where
     K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
 {
@@ -256,7 +256,7 @@ mod tests {
     async fn whoever_cannot_list_asks_less_and_less_often_and_goes_on() {
         let api = Scripted::new().always(get("/api/v1/namespaces/ns/secrets").refuses(500));
         let changed = Notify::new();
-        let secrets: Api<DeserializeGuard<Secret>> = of_namespace(&api.client("ns"), "ns");
+        let secrets: Api<Guarded<Secret>> = of_namespace(&api.client("ns"), "ns");
         let _ = timeout(Duration::from_secs(50), touched(secrets, "keys", &changed)).await;
         // After 0.1, 0.2, 0.4 … 12.8 s, and then every 15 s.
         assert_eq!(api.asked().len(), 10);

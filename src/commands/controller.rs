@@ -314,6 +314,7 @@ async fn execute(
         namespace_metrics: usize::try_from(args.namespace_metrics).unwrap_or(usize::MAX),
         age_metrics: metrics.ages.clone(),
         removals: removals.clone(),
+        cluster: Arc::default(),
     };
     let engine = Engine {
         discovery: Arc::new(Discovery::new(client.clone())),

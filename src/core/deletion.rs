@@ -14,9 +14,10 @@
 //! 3. The Backup becomes Deleting, after that, because a store that keeps everything until a date,
 //!    and does not say so, refuses the claim, and then the backup is whole.
 //! 4. Snapshots go while the files are still there that name them.
-//! 5. The Backup records that its files go. The file that makes the backup visible goes, then the
-//!    other files, and the claim last. Where nothing is found without that record, a location that
-//!    has no other backup is not believed: a volume that is not mounted looks the same.
+//! 5. The Backup records that its files go: by the write that makes it Deleting, where there are no
+//!    snapshots. The file that makes the backup visible goes, then the other files, and the claim
+//!    last. Where nothing is found without that record, a location that has no other backup is not
+//!    believed: a volume that is not mounted looks the same.
 //! 6. Restores of the backup go, then the Backup, then its requests.
 
 mod owner;
@@ -67,6 +68,14 @@ pub struct DeletionBackup<'a> {
     pub is_going: bool,
     /// It stores in another place than the one that the request records.
     pub is_elsewhere: bool,
+}
+
+impl DeletionBackup<'_> {
+    /// Has a deletion emptied its folder, if that is empty? Then nothing depends on whether the
+    /// location has other backups.
+    pub fn is_emptied(&self) -> bool {
+        self.files_go && self.phase == "Deleting"
+    }
 }
 
 /// The location of the Backup. Of a Backup that is not the request's: that which the request
@@ -138,8 +147,11 @@ pub enum DeletionStep {
     Begin,
     /// Claim the folder for the deletion.
     Claim,
-    /// Make the Backup Deleting.
-    Mark,
+    /// Make the Backup Deleting. `files_go`: and write to it in the same go that its files go from now
+    /// on, because nothing else goes before them.
+    Mark {
+        files_go: bool,
+    },
     RemoveSnapshots,
     /// Write to the Backup that its files go from now on.
     Record,
@@ -166,9 +178,11 @@ pub enum DeletionStep {
 
 impl DeletionStep {
     /// Does the step only write down how far the deletion is? Another step may follow it without a
-    /// new look, if what was written is taken in. Whatever removes something begins with a look.
+    /// new look, if what was written is taken in. Whatever removes something begins with a look, but
+    /// the removal of the Backup may follow that of its files: it is one of the version that was
+    /// looked at.
     pub fn removes_nothing(&self) -> bool {
-        matches!(self, Self::Begin | Self::Claim | Self::Mark | Self::Record)
+        matches!(self, Self::Begin | Self::Claim | Self::Mark { .. } | Self::Record)
     }
 }
 
@@ -288,7 +302,7 @@ pub fn next(seen: &DeletionState<'_>) -> DeletionStep {
     // Before all that could make it wait or end: no cluster brings back a backup whose folder a
     // deletion has claimed, so it must not look whole.
     if has_begun && !is_marked && *folder == FolderOwner::Claimed {
-        return DeletionStep::Mark;
+        return mark(seen, backup);
     }
     let Some(volumes) = &seen.volumes else { return DeletionStep::LookAtVolumes };
     if !volumes.out_of_reach.is_empty() && !backup.leaves_volumes {
@@ -314,7 +328,7 @@ pub fn next(seen: &DeletionState<'_>) -> DeletionStep {
     // A Backup that failed keeps its phase where its folder is somebody else's, or nothing is there
     // at all, because its phase is what says that it has stored nothing.
     if !is_marked && stranger.is_none() && *folder != FolderOwner::NobodyInEmpty {
-        return DeletionStep::Mark;
+        return mark(seen, backup);
     }
     if volumes.snapshots > 0 {
         return DeletionStep::RemoveSnapshots;
@@ -327,6 +341,13 @@ pub fn next(seen: &DeletionState<'_>) -> DeletionStep {
     }
     // What is left to others is no deletion's to wait for.
     if backup.is_going { DeletionStep::Done } else { DeletionStep::RemoveBackup }
+}
+
+/// Makes the Backup Deleting, and records that its files go where that is what would be done next.
+fn mark(seen: &DeletionState<'_>, backup: &DeletionBackup<'_>) -> DeletionStep {
+    let marked = DeletionBackup { phase: "Deleting", ..*backup };
+    let then = next(&DeletionState { backup: Some(marked), ..seen.clone() });
+    DeletionStep::Mark { files_go: then == DeletionStep::Record }
 }
 
 /// A Backup of the same name has been created since, which has nothing to do with this deletion.

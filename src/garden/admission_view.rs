@@ -13,7 +13,6 @@ use berth_garden_core::check::SecretLookup;
 use berth_garden_core::{GardenView, SecretRef};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
-use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
 use kube::{Client, Resource, ResourceExt};
 use parking_lot::RwLock;
@@ -23,6 +22,7 @@ use tokio::sync::futures::Notified;
 use tokio::time::timeout;
 use tracing::warn;
 
+use crate::guarded::Guarded;
 use crate::text::chain;
 use crate::watch::{ObjectKey, WatchEvent, reflect_by};
 
@@ -106,8 +106,7 @@ impl SharedBuckets {
         I: Ord,
         V: for<'k> From<&'k K>,
     {
-        let key =
-            |object: &DeserializeGuard<K>| id((object.namespace().unwrap_or_default(), object.name_any()));
+        let key = |object: &Guarded<K>| id((object.namespace().unwrap_or_default(), object.name_any()));
         let keep =
             |object: K| (id((object.namespace().unwrap_or_default(), object.name_any())), V::from(&object));
         let mut is_listed = false;

@@ -28,7 +28,6 @@ use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
-use kube::core::DeserializeGuard;
 use kube::runtime::controller::{self, Action};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::{Controller, watcher};
@@ -39,6 +38,7 @@ use tracing::{debug, warn};
 use crate::client::{is_conflict, is_not_found};
 use crate::events::Events;
 use crate::garden::deletion_permits::DeletionPermits;
+use crate::guarded::Guarded;
 use crate::storage::Roots;
 use crate::storage::bucket::Bucket;
 use crate::text::chain;
@@ -75,7 +75,7 @@ impl ExtensionExecutor {
     }
 
     async fn run_kind<K: Actuator>(&self) {
-        let watched: Api<DeserializeGuard<K>> = Api::all(self.watch.clone());
+        let watched: Api<Guarded<K>> = Api::all(self.watch.clone());
         let secrets: Api<Secret> = Api::namespaced(self.watch.clone(), &self.namespace);
         let controller = Controller::new(watched, watcher::Config::default());
         let retries = Arc::new(OperationRetries::default());
@@ -123,7 +123,7 @@ impl ExtensionExecutor {
 
 struct Context<K: Actuator> {
     client: Client,
-    known: Store<DeserializeGuard<K>>,
+    known: Store<Guarded<K>>,
     retries: Arc<OperationRetries>,
     /// Locked while a Secret is released: of two objects that release it at the same time one must
     /// see that it is the last, and an object that needs it again must put its finalizer on it
@@ -135,7 +135,7 @@ struct Context<K: Actuator> {
 }
 
 async fn reconcile<K: Actuator>(
-    object: Arc<DeserializeGuard<K>>,
+    object: Arc<Guarded<K>>,
     context: Arc<Context<K>>,
 ) -> Result<Action, kube::Error> {
     let object = match &object.0 {
@@ -179,11 +179,7 @@ fn at(when: Option<Timestamp>, now: Timestamp) -> Action {
     })
 }
 
-fn after_error<K: Actuator>(
-    object: Arc<DeserializeGuard<K>>,
-    error: &kube::Error,
-    _: Arc<Context<K>>,
-) -> Action {
+fn after_error<K: Actuator>(object: Arc<Guarded<K>>, error: &kube::Error, _: Arc<Context<K>>) -> Action {
     // The object has changed since it was decided on; the watch brings the change.
     if is_conflict(error) || is_not_found(error) {
         return Action::requeue(SOON);

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use berth_core::age::{LastGoodBackup, of_namespaces};
 use berth_core::namespace::NamespaceSet;
 use jiff::Timestamp;
@@ -20,6 +21,7 @@ use tracing::warn;
 use super::Lifecycle;
 use super::known::KnownBackups;
 use crate::backup::metrics::AHEAD;
+use crate::client::endless;
 use crate::metrics::followed::Followed;
 use crate::pace::paced;
 use crate::text::chain;
@@ -31,6 +33,8 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// How often the namespaces are listed.
 const NAMESPACES: Duration = Duration::from_secs(60);
 const PAGE: u32 = 500;
+/// Pages of one list of them.
+const PAGES: usize = 200;
 const CALL: Duration = Duration::from_secs(30);
 
 /// When the last good backup ended, by the name of the schedule. `None`: there is none.
@@ -186,7 +190,7 @@ async fn list(lifecycle: &Lifecycle) -> anyhow::Result<BTreeSet<String>> {
     // Backups skip namespaces with this label.
     let selector = format!("{}!=true", berth_api::keys::EXCLUDE_FROM_BACKUP);
     let mut params = ListParams::default().limit(PAGE).labels(&selector);
-    loop {
+    for _ in 0..PAGES {
         let page = timeout(CALL, api.list_metadata(&params)).await??;
         names.extend(page.items.iter().map(ResourceExt::name_any));
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
@@ -194,6 +198,7 @@ async fn list(lifecycle: &Lifecycle) -> anyhow::Result<BTreeSet<String>> {
             None => return Ok(names),
         }
     }
+    Err(anyhow!(endless(PAGES, PAGE)))
 }
 
 #[cfg(test)]
@@ -214,6 +219,18 @@ mod tests {
             "status": {"phase": phase, "completionTimestamp": format!("1970-01-01T00:{minute:02}:00Z")},
         });
         serde_json::from_value(object).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_of_namespaces_that_does_not_end_is_given_up() {
+        use berth_test_scripted::{Scripted, get, page};
+        let (path, more) = ("/api/v1/namespaces", page("1", "more", &[]));
+        let api = Scripted::new()
+            .always(get(path).answers(more.clone()))
+            .always(get(path).page("more").answers(more));
+        let error = list(&crate::lifecycle::fake(&api.client("velero"))).await.unwrap_err();
+        assert!(error.to_string().contains("more than 100000 objects"), "{error}");
+        assert_eq!(api.asked().len(), PAGES);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
 use tokio::sync::watch;
 
-use crate::cache::{Cache, SharedCache, Versioned};
+use crate::cache::{Cache, Indexer, SharedCache, Versioned};
 use crate::lean;
 use crate::patch::digest;
 use crate::watch::{WatchEvent, of_namespace, reflect, reflect_by};
@@ -129,6 +129,21 @@ impl KnownBackup {
     }
 }
 
+/// What the namespaces of all of them weigh together, kept up with each change: to add them up anew
+/// would make a change cost as much as there are Backups.
+#[derive(Default)]
+struct HeldWeight(usize);
+
+impl Indexer<KnownBackup> for HeldWeight {
+    fn insert(&mut self, backup: &KnownBackup) {
+        self.0 = self.0.saturating_add(backup.weight());
+    }
+
+    fn remove(&mut self, backup: &KnownBackup) {
+        self.0 = self.0.saturating_sub(backup.weight());
+    }
+}
+
 /// Does the backup contain its namespaces as a whole? A backup of selected objects does not count
 /// for a namespace.
 fn is_of_whole_namespaces(spec: &BackupSpec) -> bool {
@@ -146,7 +161,7 @@ fn is_of_whole_namespaces(spec: &BackupSpec) -> bool {
 /// The watch caches of Backups and storage locations.
 #[derive(Default)]
 pub struct KnownBackups {
-    backups: SharedCache<Cache<String, KnownBackup>>,
+    backups: SharedCache<Cache<String, KnownBackup, HeldWeight>>,
     /// `None` until they are listed.
     locations: SharedCache<Option<BTreeMap<String, BackupStorageLocation>>>,
 }
@@ -171,9 +186,10 @@ impl KnownBackups {
             || weight.set(0),
             keep,
             |event: WatchEvent<(String, KnownBackup), String>| {
-                self.backups.write(|cache| cache.observe(event));
-                let held = self.backups.read().values().map(KnownBackup::weight).sum();
-                weight.set(held);
+                weight.set(self.backups.write(|cache| {
+                    cache.observe(event);
+                    cache.index().0
+                }));
             },
         );
         let locations = reflect(
@@ -281,5 +297,38 @@ impl KnownBackups {
 
     pub fn location(&self, name: &str) -> Option<BackupStorageLocation> {
         self.locations.read().as_ref()?.get(name).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_namespaces_weigh_is_known_after_each_change() {
+        let backup = |name: &str, version: u32, namespaces: usize| -> Backup {
+            let names: Vec<String> = (0..namespaces).map(|i| format!("n-{i}")).collect();
+            serde_json::from_value(json!({
+                "apiVersion": "velero.io/v1", "kind": "Backup",
+                "metadata": {"name": name, "uid": name, "resourceVersion": version.to_string()},
+                "spec": {"includedNamespaces": names}, "status": {"phase": "Completed"},
+            }))
+            .unwrap()
+        };
+        let known = KnownBackups::default();
+        let held = || known.backups.read().index().0;
+        known.list(&[backup("a", 1, 3), backup("b", 1, 5)]);
+        assert_eq!(held(), 8);
+        known.assume(&backup("a", 2, 7));
+        assert_eq!(held(), 12, "the version before counts no more");
+        known.assume(&backup("c", 3, 1));
+        known.forget("b", "b");
+        assert_eq!(held(), 8);
+        known.backups.write(|cache| cache.observe(WatchEvent::Deleted("a".to_owned())));
+        assert_eq!(held(), 1);
+        known.list(&[backup("b", 9, 2)]);
+        assert_eq!(held(), 2);
     }
 }

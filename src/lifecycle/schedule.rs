@@ -18,7 +18,7 @@ use kube::{Resource, ResourceExt};
 use parking_lot::Mutex;
 use ring::hmac;
 use serde_json::{Value, json};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 
 use super::Lifecycle;
@@ -48,6 +48,9 @@ mod unfinished;
 const PERIOD: Duration = Duration::from_secs(10);
 /// Changes within this time are handled in one pass.
 const SETTLE: Duration = Duration::from_millis(100);
+/// How long before they are due many Schedules are listed, because their Backups would wait for
+/// the list. It is a part of the time for which a list is used.
+const AHEAD: Duration = Duration::from_secs(1);
 /// How many Schedules are acted on at the same time, so that a thousand with the same time are soon
 /// done.
 const AT_ONCE: usize = 64;
@@ -154,11 +157,11 @@ impl Scheduler {
         let mut schedules = self.cache.changed();
         let mut backups = self.store.changed();
         let mut retries = ScheduleRetries::default();
-        let mut known = BTreeSet::new();
+        let (mut known, mut prepared) = (BTreeSet::new(), None);
         loop {
             schedules.mark_unchanged();
             backups.mark_unchanged();
-            let rest = self.pass(&mut retries, &mut known).await;
+            let rest = self.pass(&mut retries, &mut known, &mut prepared).await;
             tokio::select! {
                 _ = schedules.changed() => sleep(SETTLE).await,
                 _ = backups.changed(), if rest.postponed => sleep(SETTLE).await,
@@ -167,8 +170,14 @@ impl Scheduler {
         }
     }
 
-    /// Checks all Schedules once, and does what is due.
-    async fn pass(&self, retries: &mut ScheduleRetries, known: &mut BTreeSet<String>) -> Rest {
+    /// Checks all Schedules once, and does what is due. `prepared`: a list of those that are due
+    /// soon.
+    async fn pass(
+        &self,
+        retries: &mut ScheduleRetries,
+        known: &mut BTreeSet<String>,
+        prepared: &mut Option<ListedSchedules>,
+    ) -> Rest {
         let items: Vec<CachedSchedule> = {
             let cache = self.cache.read();
             if !cache.is_synced() {
@@ -182,7 +191,7 @@ impl Scheduler {
         retries.retain(items.iter().map(Versioned::uid));
         self.metrics.keep(&items, known, &self.lifecycle.metrics);
         self.tell_unwritable(&items);
-        let mut due = Vec::new();
+        let (mut due, mut soon) = (Vec::new(), Vec::new());
         for item in &items {
             if let Some(pause) = retries.pause(item.uid()) {
                 rest.pause = rest.pause.min(pause);
@@ -190,18 +199,32 @@ impl Scheduler {
             }
             match self.decide(&item.schedule, item.first, &unfinished, now) {
                 ScheduleStep::Wait(next) => {
-                    let pause = next.map(|next| next.duration_since(now).unsigned_abs());
-                    rest.pause = rest.pause.min(pause.unwrap_or(PERIOD));
+                    let Some(next) = next else { continue };
+                    let left = next.duration_since(now).unsigned_abs();
+                    let is_soon = left <= AHEAD;
+                    rest.pause = rest.pause.min(if is_soon { left } else { left.saturating_sub(AHEAD) });
+                    if is_soon && !item.is_large() {
+                        soon.push(item);
+                    }
                 }
                 ScheduleStep::Postpone => rest.postponed = true,
                 _ => due.push(item),
             }
         }
         if due.is_empty() {
+            let is_prepared = prepared.as_ref().is_some_and(|listed| listed.is_for(&soon));
+            if !is_prepared {
+                let begun = Instant::now();
+                *prepared = Some(ListedSchedules::of(&self.lifecycle, &items, &soon).await);
+                rest.pause = rest.pause.saturating_sub(begun.elapsed());
+            }
             return rest;
         }
         let (large, others): (Vec<_>, Vec<_>) = due.into_iter().partition(|item| item.is_large());
-        let listed = ListedSchedules::of(&self.lifecycle, &items, &others).await;
+        let listed = match prepared.take() {
+            Some(listed) if listed.is_for(&others) => listed,
+            _ => ListedSchedules::of(&self.lifecycle, &items, &others).await,
+        };
         self.act_on(others, listed, AT_ONCE, &unfinished, retries).await;
         self.act_on(large, ListedSchedules::none(), LARGE_AT_ONCE, &unfinished, retries).await;
         // Another pass, because what is due next follows from what was written.

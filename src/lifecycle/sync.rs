@@ -10,7 +10,6 @@ mod take;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::velero::{BackupStorageLocation, BackupStorageLocationPhase as Phase};
@@ -20,7 +19,6 @@ use futures::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Resource as _, ResourceExt};
-use tokio::sync::OnceCell;
 use tokio::time::sleep;
 
 use super::Lifecycle;
@@ -61,13 +59,11 @@ struct Past {
 /// What all rounds share.
 struct Sync<'l> {
     lifecycle: &'l Lifecycle,
-    /// UID of the cluster, once it has been read.
-    cluster: Arc<OnceCell<String>>,
 }
 
 /// Never returns.
 pub async fn run(lifecycle: &Lifecycle) {
-    let sync = Sync { lifecycle, cluster: Arc::default() };
+    let sync = Sync { lifecycle };
     let mut pasts: BTreeMap<String, Past> = BTreeMap::new();
     let mut running: BTreeSet<String> = BTreeSet::new();
     let mut rounds = FuturesUnordered::new();

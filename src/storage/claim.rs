@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use berth_core::claim::{FolderClaim, FolderContents};
 use futures::{StreamExt, TryStreamExt};
+use http::Extensions;
 use object_store::path::Path;
 use object_store::{Error, ObjectStoreExt, PutMode, PutPayload, UpdateVersion};
 use serde::{Deserialize, Serialize};
@@ -133,8 +134,15 @@ impl BackupLayout {
     }
 
     pub(super) async fn read_claim(&self) -> Result<Option<(FolderClaim, UpdateVersion)>, ClaimError> {
+        Ok(self.read_claim_told().await?.map(|(claim, version, _)| (claim, version)))
+    }
+
+    /// As [`Self::read_claim`], with what else the store's answer said.
+    pub(super) async fn read_claim_told(
+        &self,
+    ) -> Result<Option<(FolderClaim, UpdateVersion, Extensions)>, ClaimError> {
         let path = self.claim_path();
-        let found = match self.store().get(&path).await {
+        let mut found = match self.store().get(&path).await {
             Ok(found) => found,
             Err(Error::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(ClaimError::Store(error)),
@@ -143,11 +151,12 @@ impl BackupLayout {
             return Err(ClaimError::Unreadable(path));
         }
         let version = UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
+        let told = std::mem::take(&mut found.extensions);
         let bytes = found.bytes().await.map_err(ClaimError::Store)?;
         let Ok(WireClaim { cluster, namespace, backup, run, before }) = serde_json::from_slice(&bytes) else {
             return Err(ClaimError::Unreadable(path));
         };
-        Ok(Some((FolderClaim { cluster, namespace, backup, run, before }, version)))
+        Ok(Some((FolderClaim { cluster, namespace, backup, run, before }, version, told)))
     }
 
     /// Claims the folder for this run, in place of no claim, or of version `replaces`.

@@ -1,8 +1,10 @@
 //! Velero's layout: the keys of a backup's files (`backups/<name>/…` below the prefix).
 
+use std::sync::Arc;
+
+use http::Extensions;
 use object_store::path::Path;
 use object_store::{DynObjectStore, Error, ObjectStoreExt, PutMode, PutPayload};
-use std::sync::Arc;
 
 use super::conditional::put_if;
 
@@ -133,7 +135,12 @@ impl BackupLayout {
     }
 
     pub async fn read_metadata(&self) -> object_store::Result<Option<Vec<u8>>> {
-        let found = match self.store.get(&self.metadata()).await {
+        Ok(self.read_metadata_told().await?.map(|(json, _)| json))
+    }
+
+    /// As [`Self::read_metadata`], with what else the store's answer said.
+    pub(super) async fn read_metadata_told(&self) -> object_store::Result<Option<(Vec<u8>, Extensions)>> {
+        let mut found = match self.store.get(&self.metadata()).await {
             Ok(found) => found,
             Err(Error::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(error),
@@ -142,7 +149,8 @@ impl BackupLayout {
             let source = format!("{METADATA} has {} bytes: too large for a Backup", found.meta.size).into();
             return Err(Error::Generic { store: "layout", source });
         }
-        Ok(Some(found.bytes().await?.to_vec()))
+        let told = std::mem::take(&mut found.extensions);
+        Ok(Some((found.bytes().await?.to_vec(), told)))
     }
 
     pub async fn put_artifact(&self, artifact: BackupArtifact, gzip: Vec<u8>) -> object_store::Result<()> {

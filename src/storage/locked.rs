@@ -2,8 +2,8 @@
 //! about the object, which [`object_store`] does not read, so the clients of locations read it and
 //! pass it on with the answer.
 
-use futures::future::{BoxFuture, try_join_all};
-use http::HeaderMap;
+use futures::future::BoxFuture;
+use http::{Extensions, HeaderMap};
 use jiff::Timestamp;
 use object_store::client::{
     ClientOptions, HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService,
@@ -33,6 +33,11 @@ pub fn locked_until(headers: &HeaderMap) -> Option<Timestamp> {
 /// What an answer says of a lock, in its extensions.
 #[derive(Clone, Copy, Debug)]
 struct LockedUntil(Timestamp);
+
+/// Until when the store keeps an object, as it was told with an answer about it.
+pub(super) fn told_lock(extensions: &Extensions) -> Option<Timestamp> {
+    extensions.get::<LockedUntil>().map(|locked| locked.0)
+}
 
 /// Makes clients that read locks, around those of another connector.
 #[derive(Debug)]
@@ -66,22 +71,18 @@ impl HttpService for LockReader {
 }
 
 impl BackupLayout {
-    /// Until when the store keeps files of the backup, whoever deletes them. Only those files are
-    /// asked for that backups have in any case. `None`: it keeps none of them, or does not say so.
+    /// Until when the store keeps the archive, whoever deletes it. `None`: it does not, or does not
+    /// say so. A survey tells the same of the two other files that backups have in any case.
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn locked_until(&self) -> object_store::Result<Option<Timestamp>> {
-        let files = [self.metadata(), self.archive(), self.claim_path()];
-        let asked = files.iter().map(|file| async move {
-            let options = GetOptions { head: true, ..GetOptions::default() };
-            match self.store().get_opts(file, options).await {
-                Ok(found) => Ok(found.extensions.get::<LockedUntil>().map(|locked| locked.0)),
-                Err(Error::NotFound { .. }) => Ok(None),
-                Err(error) => Err(error),
-            }
-        });
-        Ok(try_join_all(asked).await?.into_iter().flatten().max())
+    pub async fn archive_locked_until(&self) -> object_store::Result<Option<Timestamp>> {
+        let options = GetOptions { head: true, ..GetOptions::default() };
+        match self.store().get_opts(&self.archive(), options).await {
+            Ok(found) => Ok(told_lock(&found.extensions)),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -97,6 +98,12 @@ mod tests {
 
     use super::*;
     use crate::storage::{Opener, Roots};
+
+    /// The answer to a list of the folder.
+    const LISTED: &str = "<ListBucketResult><Contents><Key>backups/one/velero-backup.json</Key>\
+        <LastModified>2026-12-25T15:00:00.000Z</LastModified><ETag>\"e\"</ETag><Size>2</Size></Contents>\
+        <Contents><Key>backups/one/one.tar.gz</Key><LastModified>2026-12-25T15:00:00.000Z</LastModified>\
+        <ETag>\"e\"</ETag><Size>5</Size></Contents></ListBucketResult>";
 
     fn time(text: &str) -> Timestamp {
         text.parse().unwrap()
@@ -121,8 +128,7 @@ mod tests {
         }
     }
 
-    /// A store that locks the archive for longer than `velero-backup.json`, and has no claim. Gives
-    /// its URL.
+    /// A store that locks the archive and `velero-backup.json`, and has no claim. Gives its URL.
     fn locking(header: &'static str, dates: [&'static str; 2]) -> String {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -140,28 +146,29 @@ mod tests {
                 if asked.is_empty() {
                     continue;
                 }
-                assert!(asked.starts_with("HEAD "), "no file itself is asked for: {asked}");
                 let file = asked.split(' ').nth(1).unwrap_or_default();
                 let [metadata, archive] = dates;
-                let until = if file.ends_with("/velero-backup.json") {
-                    Some(metadata)
+                let (until, body) = if file.contains("list-type=2") {
+                    (None, LISTED)
+                } else if file.ends_with("/velero-backup.json") {
+                    (Some(metadata), "{}")
                 } else {
-                    file.ends_with("/one.tar.gz").then_some(archive)
+                    assert!(asked.starts_with("HEAD ") && file.ends_with("/one.tar.gz"), "{asked}");
+                    (Some(archive), "")
                 };
-                let answer = match until {
-                    Some(until) => format!(
-                        "HTTP/1.1 200 OK\r\n{header}: {until}\r\ncontent-length: 5\r\netag: \"e\"\r\n\
-                         last-modified: Fri, 25 Dec 2026 15:00:00 GMT\r\nconnection: close\r\n\r\n"
-                    ),
-                    None => "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".into(),
-                };
+                let lock = until.map(|until| format!("{header}: {until}\r\n")).unwrap_or_default();
+                let answer = format!(
+                    "HTTP/1.1 200 OK\r\n{lock}content-length: {}\r\netag: \"e\"\r\n\
+                     last-modified: Fri, 25 Dec 2026 15:00:00 GMT\r\nconnection: close\r\n\r\n{body}",
+                    body.len()
+                );
                 connection.write_all(answer.as_bytes()).unwrap();
             }
         });
         url
     }
 
-    async fn asked(provider: &str, config: &Value, credentials: &str) -> Option<Timestamp> {
+    async fn layout(provider: &str, config: &Value, credentials: &str) -> BackupLayout {
         let data = json!({"cloud": base64::engine::general_purpose::STANDARD.encode(credentials)});
         let secret =
             json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "data": data});
@@ -175,23 +182,26 @@ mod tests {
         });
         let opener = Opener::new(api.client("velero"), "velero", Roots::default());
         let store = opener.open(&serde_json::from_value(location).unwrap()).await.unwrap();
-        BackupLayout::new(store, None, "one").locked_until().await.unwrap()
+        BackupLayout::new(store, None, "one")
     }
 
     #[tokio::test]
-    async fn the_last_lock_of_a_backups_files_is_told_by_the_stores_that_have_locks() {
+    async fn the_locks_of_a_backups_files_are_told_by_the_stores_that_have_locks() {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dates = ["2026-12-25T15:00:00Z", "2027-01-01T00:00:00Z"];
         let url = locking("x-amz-object-lock-retain-until-date", dates);
         let keys = "[default]\naws_access_key_id=id\naws_secret_access_key=s\n";
-        let until = asked("aws", &json!({"s3Url": url}), keys).await;
-        assert_eq!(until, Some(time("2027-01-01T00:00:00Z")));
+        let found = layout("aws", &json!({"s3Url": url}), keys).await;
+        assert_eq!(found.archive_locked_until().await.unwrap(), Some(time("2027-01-01T00:00:00Z")));
+        let survey = found.survey().await.unwrap();
+        assert!(survey.is_published && survey.stored.claim.is_none());
+        assert_eq!(survey.locked_until, Some(time("2026-12-25T15:00:00Z")));
         let dates = ["Fri, 25 Dec 2026 15:00:00 GMT", "Fri, 01 Jan 2027 00:00:00 GMT"];
         let url = locking("x-ms-immutability-policy-until-date", dates);
         let config = json!({
             "storageAccount": "account", "storageAccountKeyEnvVar": "KEY", "storageAccountURI": url,
         });
-        let until = asked("azure", &config, "KEY=c2VjcmV0\n").await;
-        assert_eq!(until, Some(time("2027-01-01T00:00:00Z")));
+        let found = layout("azure", &config, "KEY=c2VjcmV0\n").await;
+        assert_eq!(found.archive_locked_until().await.unwrap(), Some(time("2027-01-01T00:00:00Z")));
     }
 }

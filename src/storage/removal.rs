@@ -2,6 +2,8 @@
 //! writes. The file that makes the backup visible goes first, so that no reader takes a half for a
 //! whole, and the claim last, because it proves whose the rest is.
 
+use std::collections::BTreeMap;
+
 use berth_core::claim::FolderClaim;
 use berth_core::deletion::{RestoreTimes, StoredFolder, StoredMetadata};
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -12,14 +14,13 @@ use serde::Deserialize;
 
 use super::claim::ClaimError;
 use super::layout::BackupLayout;
+use super::locked::told_lock;
+use super::stored::EMPTY;
 
 /// Files of one request to the store.
 const PAGE: usize = 1000;
 /// Most requests of one attempt. The next one continues.
 const PAGES: usize = 100;
-/// The claim, the file that makes the backup visible, and any other.
-const ENOUGH: usize = 3;
-
 /// What a folder holds.
 #[derive(Debug)]
 pub struct Survey {
@@ -28,6 +29,24 @@ pub struct Survey {
     pub is_published: bool,
     /// Version of the claim.
     pub version: Option<UpdateVersion>,
+    /// Until when the store keeps the claim or the file that makes the backup visible, if it says so.
+    pub locked_until: Option<Timestamp>,
+    /// The files by their paths; `None`: the folder has more than one page of a list.
+    files: Option<BTreeMap<Path, ObjectMeta>>,
+}
+
+impl Survey {
+    /// The versions of these files; `None`: the survey does not tell all of them.
+    pub fn versions(&self, paths: &[Path]) -> Option<Vec<Option<ObjectMeta>>> {
+        let files = self.files.as_ref()?;
+        Some(paths.iter().map(|path| files.get(path).cloned()).collect())
+    }
+
+    /// Can the folder have this file, a list in gzip, with anything in it?
+    pub fn may_list(&self, path: &Path) -> bool {
+        let Some(files) = &self.files else { return true };
+        files.get(path).is_some_and(|file| file.size > EMPTY)
+    }
 }
 
 /// Parts of the file that makes a backup visible.
@@ -52,18 +71,36 @@ struct Times {
 }
 
 impl BackupLayout {
-    /// Reads whose the folder is.
+    /// Lists the folder, and reads whose it is. A claim that comes after the list is in the way of
+    /// whoever claims the folder because it had none.
     ///
     /// # Errors
     /// When the store fails, or the claim cannot be read.
     pub async fn survey(&self) -> Result<Survey, ClaimError> {
         let folder = self.folder();
-        let first = self.store().list(Some(&folder)).take(ENOUGH).map_ok(|object| object.location);
-        let first: Vec<Path> = first.try_collect().await.map_err(ClaimError::Store)?;
+        let listed = self.store().list(Some(&folder)).take(PAGE);
+        let listed: Vec<ObjectMeta> = listed.try_collect().await.map_err(ClaimError::Store)?;
+        let is_whole = listed.len() < PAGE;
+        let listed: BTreeMap<Path, ObjectMeta> =
+            listed.into_iter().map(|file| (file.location.clone(), file)).collect();
         let known = [self.claim_path(), self.metadata()];
-        let mut has_others = first.iter().any(|path| !known.contains(path));
-        let (claim, version) = self.read_claim().await?.unzip();
-        let metadata = self.read_metadata().await.map_err(ClaimError::Store)?;
+        let mut has_others = listed.keys().any(|path| !known.contains(path));
+        let [has_claim, has_metadata] = known.map(|path| !is_whole || listed.contains_key(&path));
+        let mut locked_until = None;
+        let claim = if has_claim { self.read_claim_told().await? } else { None };
+        let claim = claim.map(|(claim, version, told)| {
+            locked_until = told_lock(&told);
+            (claim, version)
+        });
+        let (claim, version) = claim.unzip();
+        let metadata = match has_metadata {
+            true => self.read_metadata_told().await.map_err(ClaimError::Store)?,
+            false => None,
+        };
+        let metadata = metadata.map(|(json, told)| {
+            locked_until = locked_until.max(told_lock(&told));
+            json
+        });
         let is_published = metadata.is_some();
         let metadata = match metadata {
             None => None,
@@ -79,7 +116,8 @@ impl BackupLayout {
                 })
             }
         };
-        Ok(Survey { stored: StoredFolder { claim, metadata, has_others }, is_published, version })
+        let (files, stored) = (is_whole.then_some(listed), StoredFolder { claim, metadata, has_others });
+        Ok(Survey { stored, is_published, version, locked_until, files })
     }
 
     /// Has the location no file of any backup? One request.
@@ -93,13 +131,21 @@ impl BackupLayout {
     }
 
     /// Removes the folder that this claim is of. `false`: there is more than one attempt removes.
-    /// The claim is read before each request, because no store removes conditionally.
+    /// `survey`: one of a moment ago, whose files go without another list. The claim is read before
+    /// each request, because no store removes conditionally.
     ///
     /// # Errors
     /// When another has claimed the folder by now, or the error of the first file that the store
     /// did not remove.
-    pub async fn remove_folder(&self, claim: &FolderClaim) -> Result<bool, ClaimError> {
-        if !self.empty(claim).await? {
+    pub async fn remove_folder(
+        &self,
+        claim: &FolderClaim,
+        survey: Option<&Survey>,
+    ) -> Result<bool, ClaimError> {
+        let known = [self.claim_path(), self.metadata()];
+        let listed = survey.and_then(|survey| survey.files.as_ref());
+        let listed = listed.into_iter().flat_map(BTreeMap::keys).filter(|path| !known.contains(path));
+        if !self.empty_of(claim, listed.cloned().collect()).await? {
             return Ok(false);
         }
         self.delete(&self.claim_path()).await.map_err(ClaimError::Store)?;
@@ -112,8 +158,17 @@ impl BackupLayout {
     /// # Errors
     /// As [`BackupLayout::remove_folder`].
     pub async fn empty(&self, claim: &FolderClaim) -> Result<bool, ClaimError> {
+        self.empty_of(claim, Vec::new()).await
+    }
+
+    /// `listed`: files besides those two.
+    async fn empty_of(&self, claim: &FolderClaim, listed: Vec<Path>) -> Result<bool, ClaimError> {
         self.confirm(claim).await?;
         self.delete(&self.metadata()).await.map_err(ClaimError::Store)?;
+        if !listed.is_empty() {
+            self.confirm(claim).await?;
+            self.delete_all(listed).await.map_err(ClaimError::Store)?;
+        }
         let claim_path = self.claim_path();
         for _ in 0..PAGES {
             let is_other = |file: &ObjectMeta| file.location != claim_path;
@@ -217,8 +272,9 @@ mod tests {
             for key in ["p/backups/one-more/velero-backup.json", "p/restores/r2/a", "p/restores/r/a"] {
                 put(&layout, key, "{}").await;
             }
-            assert!(layout.remove_folder(&claim("another")).await.is_err());
-            assert!(layout.remove_folder(&claim("deletion-1")).await.unwrap());
+            let survey = layout.survey().await.unwrap();
+            assert!(layout.remove_folder(&claim("another"), Some(&survey)).await.is_err());
+            assert!(layout.remove_folder(&claim("deletion-1"), Some(&survey)).await.unwrap());
             // Another cluster's of the same name.
             let earlier =
                 RestoreTimes { started: Some(Timestamp::UNIX_EPOCH), ended: Some(Timestamp::UNIX_EPOCH) };
@@ -246,10 +302,26 @@ mod tests {
         // A folder in its place is not removed as a file.
         put(&layout, "backups/one/velero-backup.json/x", "x").await;
         let before = keys(&layout).await;
-        assert!(matches!(layout.remove_folder(&ours).await, Err(ClaimError::Store(_))));
+        assert!(matches!(layout.remove_folder(&ours, None).await, Err(ClaimError::Store(_))));
         assert_eq!(keys(&layout).await, before);
         std::fs::remove_dir_all(folder.path().join("backups/one/velero-backup.json")).unwrap();
-        assert!(layout.remove_folder(&ours).await.unwrap());
+        assert!(layout.remove_folder(&ours, None).await.unwrap());
+        assert_eq!(keys(&layout).await, [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn what_has_come_or_gone_since_the_survey_is_in_the_way_of_no_removal() {
+        let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "one");
+        layout.claim(&claim("deletion-1"), None).await.unwrap();
+        for name in ["velero-backup.json", "one.tar.gz", "one-logs.gz"] {
+            put(&layout, &format!("backups/one/{name}"), "{}").await;
+        }
+        let survey = layout.survey().await.unwrap();
+        layout.store().delete(&layout.folder().join("one-logs.gz")).await.unwrap();
+        put(&layout, "backups/one/late", "x").await;
+        assert!(layout.remove_folder(&claim("another"), Some(&survey)).await.is_err());
+        assert_eq!(keys(&layout).await.len(), 4);
+        assert!(layout.remove_folder(&claim("deletion-1"), Some(&survey)).await.unwrap());
         assert_eq!(keys(&layout).await, [""; 0]);
     }
 
@@ -274,5 +346,26 @@ mod tests {
         let found = layout.survey().await.unwrap();
         assert_eq!(found.stored.claim, Some(claim("r")));
         assert!(found.version.is_some());
+    }
+
+    #[tokio::test]
+    async fn what_a_survey_does_not_list_is_not_asked_for_unless_there_is_more_than_it_lists() {
+        let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
+        put(&layout, "backups/b/b-volumeinfo.json.gz", &"x".repeat(300)).await;
+        put(&layout, "backups/b/b-volumesnapshots.json.gz", "an empty list").await;
+        let path = |name: &str| layout.folder().join(format!("b-{name}.json.gz"));
+        let names = ["volumeinfo", "volumesnapshots", "podvolumebackups"];
+        let found = layout.survey().await.unwrap();
+        assert_eq!(names.map(|name| found.may_list(&path(name))), [true, false, false]);
+        assert_eq!((found.stored.claim, found.stored.has_others), (None, true));
+        for i in 0..PAGE {
+            put(&layout, &format!("backups/b/a-{i}"), "x").await;
+        }
+        layout.claim(&claim("r"), None).await.unwrap();
+        put(&layout, "backups/b/velero-backup.json", r#"{"metadata":{"uid":"u"}}"#).await;
+        let found = layout.survey().await.unwrap();
+        assert_eq!(names.map(|name| found.may_list(&path(name))), [true; 3]);
+        assert_eq!(found.stored.claim, Some(claim("r")), "the list has ended before it");
+        assert!(found.is_published && found.stored.metadata.is_some());
     }
 }

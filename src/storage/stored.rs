@@ -8,7 +8,9 @@ use std::time::Duration;
 use berth_core::deletion::DELETION;
 use berth_core::sync::{FolderListing, MOST_NAMES, Tag};
 use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use jiff::Timestamp;
+use object_store::path::Path;
 use object_store::{DynObjectStore, Error, ObjectMeta, ObjectStore, ObjectStoreExt};
 use tokio::time::timeout;
 
@@ -19,9 +21,10 @@ use super::layout::{BackupArtifact, BackupLayout, METADATA, place};
 const LARGEST_METADATA: u64 = 512 << 10;
 /// In bytes, as stored. The same of all PodVolumeBackups of a backup.
 const LARGEST_ARTIFACT: u64 = 8 << 20;
-/// A gzip of `null` or `[]` is smaller, and one of an object is larger.
-const EMPTY: u64 = 64;
-/// Time-out of one list with all its pages.
+/// In bytes. A gzip of `null` or `[]` is smaller, and one of an object is larger.
+pub(super) const EMPTY: u64 = 64;
+/// Time-out of one list with all its pages and, where somebody takes what is listed meanwhile, of
+/// the next file in it.
 const LIST: Duration = Duration::from_secs(300);
 /// Time-out of the list of all repositories, for which those of other locations wait.
 const REPOSITORIES: Duration = Duration::from_secs(60);
@@ -47,21 +50,105 @@ pub enum MetadataFile {
     Found { json: Vec<u8>, tag: Tag },
 }
 
-/// What a list of all files shows, so that what is known by it need not be asked for.
+/// The files of one folder, so that what is known by them need not be asked for.
 #[derive(Debug, Default)]
-pub struct FileSizes {
-    /// Sizes by the path below `backups/`.
+pub struct FolderFiles {
+    /// Sizes by the path below the folder.
     sizes: BTreeMap<String, u64>,
 }
 
-impl FileSizes {
-    /// Has this folder the file that makes it a backup?
-    pub fn has_metadata(&self, backup: &str) -> bool {
-        self.has(backup, METADATA)
+impl FolderFiles {
+    /// Has the folder the file that makes it a backup?
+    pub fn has_metadata(&self) -> bool {
+        self.has(METADATA)
     }
 
-    fn has(&self, backup: &str, file: &str) -> bool {
-        self.sizes.contains_key(&format!("{backup}/{file}"))
+    fn has(&self, file: &str) -> bool {
+        self.sizes.contains_key(file)
+    }
+}
+
+/// The name of a folder, and its files; `None`: they were not listed.
+pub type ListedFolder = (String, Option<FolderFiles>);
+
+/// A list of all files, of which each folder is taken as soon as it is whole: every store lists the
+/// files of one folder one after another.
+struct FolderByFolder {
+    /// `None`: the list has ended.
+    files: Option<BoxStream<'static, object_store::Result<ObjectMeta>>>,
+    /// What the names of all files begin with.
+    base: Path,
+    /// Wanted folders that were not taken yet, and those that were.
+    left: BTreeSet<String>,
+    taken: BTreeSet<String>,
+    /// The wanted folder of which files are being listed.
+    current: Option<(String, FolderFiles)>,
+    /// How many files there were so far, and how many there may be.
+    count: usize,
+    most: usize,
+    /// Does the list have every file?
+    is_whole: bool,
+}
+
+impl FolderByFolder {
+    async fn next(&mut self) -> Option<object_store::Result<ListedFolder>> {
+        while let Some(files) = &mut self.files {
+            let file = match timeout(LIST, files.next()).await {
+                Ok(Some(Ok(file))) => file,
+                Ok(Some(Err(error))) => return Some(Err(self.failed(error))),
+                Err(_) => return Some(Err(self.failed(late("the list of all files", LIST)))),
+                Ok(None) => {
+                    self.files = None;
+                    break;
+                }
+            };
+            if let Some(whole) = self.note(&file) {
+                return Some(Ok(whole));
+            }
+        }
+        if let Some((folder, files)) = self.current.take() {
+            return Some(Ok(self.take(folder, files)));
+        }
+        let folder = self.left.pop_first()?;
+        Some(Ok((folder, self.is_whole.then(FolderFiles::default))))
+    }
+
+    /// Takes in a file. Gives the wanted folder before it, which is whole.
+    fn note(&mut self, file: &ObjectMeta) -> Option<ListedFolder> {
+        self.count += 1;
+        let (path, base): (&str, &str) = (file.location.as_ref(), self.base.as_ref());
+        let path = path.strip_prefix(base).unwrap_or(path).trim_start_matches('/');
+        // What lies beside the folders is of no backup.
+        let (folder, name) = path.split_once('/')?;
+        // More than backups have, or files of a folder that seemed to be whole.
+        if self.count > self.most || self.taken.contains(folder) {
+            (self.files, self.current, self.is_whole) = (None, None, false);
+            return None;
+        }
+        if let Some((current, files)) = &mut self.current
+            && *current == folder
+        {
+            files.sizes.insert(name.to_owned(), file.size);
+            return None;
+        }
+        let next = self.left.contains(folder).then(|| {
+            let sizes = BTreeMap::from([(name.to_owned(), file.size)]);
+            (folder.to_owned(), FolderFiles { sizes })
+        });
+        let (before, files) = std::mem::replace(&mut self.current, next)?;
+        Some(self.take(before, files))
+    }
+
+    fn take(&mut self, folder: String, files: FolderFiles) -> ListedFolder {
+        self.left.remove(&folder);
+        self.taken.insert(folder.clone());
+        (folder, Some(files))
+    }
+
+    fn failed(&mut self, error: Error) -> Error {
+        (self.files, self.current) = (None, None);
+        self.left.clear();
+        error
     }
 }
 
@@ -102,7 +189,7 @@ impl StoredBackups {
         BackupLayout::new(Arc::clone(&self.store), self.prefix.as_deref(), backup)
     }
 
-    fn folder(&self) -> object_store::path::Path {
+    fn folder(&self) -> Path {
         let parts = self.prefix.iter().flat_map(|prefix| prefix.split('/')).chain(["backups"]);
         place(&parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/"))
     }
@@ -120,28 +207,29 @@ impl StoredBackups {
         Ok(FolderListing { names: names.into_iter().take(MOST_NAMES).collect(), is_whole })
     }
 
-    /// A list of all files of `backups` folders. `None`: there are too many to be those of backups.
-    ///
-    /// # Errors
-    /// As [`Self::names`].
-    pub async fn files(&self, backups: usize) -> object_store::Result<Option<FileSizes>> {
-        let most = backups.saturating_add(30).saturating_mul(FILES_EACH);
-        let folder = self.folder();
-        let listing = async {
-            let mut files = FileSizes::default();
-            let mut stream = self.store.list(Some(&folder));
-            while let Some(file) = stream.next().await {
-                let file = file?;
-                let (path, folder): (&str, &str) = (file.location.as_ref(), folder.as_ref());
-                let path = path.strip_prefix(folder).unwrap_or(path).trim_start_matches('/');
-                files.sizes.insert(path.to_owned(), file.size);
-                if files.sizes.len() > most {
-                    return Ok(None);
-                }
-            }
-            Ok(Some(files))
+    /// The wanted folders, each with its files as soon as a list of all files has shown them; without
+    /// them where these are too many to be those of so many backups. An error ends the list.
+    pub fn files(
+        &self,
+        wanted: BTreeSet<String>,
+        backups: usize,
+    ) -> BoxStream<'static, object_store::Result<ListedFolder>> {
+        let base = self.folder();
+        let listing = FolderByFolder {
+            files: Some(self.store.list(Some(&base))),
+            base,
+            left: wanted,
+            taken: BTreeSet::new(),
+            current: None,
+            count: 0,
+            most: backups.saturating_add(30).saturating_mul(FILES_EACH),
+            is_whole: true,
         };
-        timeout(LIST, listing).await.unwrap_or_else(|_| Err(late("the list of all files", LIST)))
+        futures::stream::unfold(listing, |mut listing| async move {
+            let next = listing.next().await?;
+            Some((next, listing))
+        })
+        .boxed()
     }
 
     /// # Errors
@@ -168,10 +256,10 @@ impl StoredBackups {
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn has_archive(&self, backup: &str, files: Option<&FileSizes>) -> object_store::Result<bool> {
+    pub async fn has_archive(&self, backup: &str, files: Option<&FolderFiles>) -> object_store::Result<bool> {
         let layout = self.layout(backup);
         if let Some(files) = files {
-            return Ok(files.has(backup, &layout.archive_name()));
+            return Ok(files.has(&layout.archive_name()));
         }
         match in_time("the size of an archive", self.store.head(&layout.archive())).await {
             Ok(_) => Ok(true),
@@ -211,9 +299,9 @@ impl StoredBackups {
     pub async fn deletion(
         &self,
         backup: &str,
-        files: Option<&FileSizes>,
+        files: Option<&FolderFiles>,
     ) -> object_store::Result<Option<Tag>> {
-        if files.is_some_and(|files| !files.has(backup, CLAIM)) {
+        if files.is_some_and(|files| !files.has(CLAIM)) {
             return Ok(None);
         }
         let layout = self.layout(backup);
@@ -252,13 +340,12 @@ impl StoredBackups {
     pub async fn pod_volume_backups(
         &self,
         backup: &str,
-        files: Option<&FileSizes>,
+        files: Option<&FolderFiles>,
     ) -> object_store::Result<Option<Vec<u8>>> {
         let layout = self.layout(backup);
         let name = layout.artifact_name(BackupArtifact::PodVolumeBackups);
-        let is_known_empty = files.is_some_and(|files| {
-            files.sizes.get(&format!("{backup}/{name}")).is_none_or(|size| *size <= EMPTY)
-        });
+        let is_known_empty =
+            files.is_some_and(|files| files.sizes.get(&name).is_none_or(|size| *size <= EMPTY));
         if is_known_empty {
             return Ok(None);
         }
@@ -296,8 +383,8 @@ fn late(what: &str, within: Duration) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use object_store::local::LocalFileSystem;
     use object_store::memory::InMemory;
-    use object_store::path::Path;
 
     use super::*;
 
@@ -307,6 +394,14 @@ mod tests {
             store.put(&Path::from(*path), vec![b'x'; *size].into()).await.unwrap();
         }
         StoredBackups::new(store, Some("/team/a/"))
+    }
+
+    async fn listed(stored: &StoredBackups, wanted: &[&str], backups: usize) -> Vec<ListedFolder> {
+        let wanted = wanted.iter().map(|name| (*name).to_owned()).collect();
+        let mut listed: Vec<ListedFolder> =
+            stored.files(wanted, backups).map(|folder| folder.unwrap()).collect().await;
+        listed.sort_by(|a, b| a.0.cmp(&b.0));
+        listed
     }
 
     #[tokio::test]
@@ -321,8 +416,82 @@ mod tests {
         let listing = stored.names().await.unwrap();
         assert!(listing.is_whole);
         assert_eq!(listing.names.into_iter().collect::<Vec<_>>(), ["one", "two"]);
-        let files = stored.files(2).await.unwrap().unwrap();
-        assert!(files.has_metadata("one") && !files.has_metadata("two") && !files.has_metadata("other"));
+        let found = listed(&stored, &["one", "three", "two"], 2).await;
+        let found: Vec<(&str, bool)> = found
+            .iter()
+            .map(|(name, files)| (name.as_str(), files.as_ref().unwrap().has_metadata()))
+            .collect();
+        assert_eq!(found, [("one", true), ("three", false), ("two", false)], "one of them has no file");
+    }
+
+    /// Their names sort otherwise than the keys of their files.
+    #[tokio::test]
+    async fn a_folder_is_whole_when_its_files_are_taken_in_whatever_order_folders_are_listed() {
+        let root = tempfile::tempdir().unwrap();
+        let local = LocalFileSystem::new_with_prefix(root.path()).unwrap();
+        let stores: [Arc<DynObjectStore>; 2] = [Arc::new(InMemory::new()), Arc::new(local)];
+        for store in stores {
+            let names = ["a", "a-b", "a.c", "b", "known"];
+            for name in names {
+                for file in ["velero-backup.json", "deep/er", &format!("{name}.tar.gz")] {
+                    let path = Path::from(format!("backups/{name}/{file}"));
+                    store.put(&path, "x".into()).await.unwrap();
+                }
+            }
+            let stored = StoredBackups::new(store, None);
+            let found = listed(&stored, &names[..4], 5).await;
+            let counts =
+                found.iter().map(|(name, files)| (name.as_str(), files.as_ref().unwrap().sizes.len()));
+            assert_eq!(
+                counts.collect::<Vec<_>>(),
+                names[..4].iter().map(|name| (*name, 3)).collect::<Vec<_>>()
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_folder_of_which_files_come_again_is_the_last_that_is_believed() {
+        let at = |path: &str| {
+            let last_modified = std::time::SystemTime::UNIX_EPOCH.into();
+            Ok(ObjectMeta { location: Path::from(path), last_modified, size: 1, e_tag: None, version: None })
+        };
+        let files = ["b/one/x", "b/two/x", "b/one/y", "b/three/x"].map(at);
+        let mut listing = FolderByFolder {
+            files: Some(futures::stream::iter(files).boxed()),
+            base: Path::from("b"),
+            left: ["one", "three", "two"].map(str::to_owned).into(),
+            taken: BTreeSet::new(),
+            current: None,
+            count: 0,
+            most: 100,
+            is_whole: true,
+        };
+        let mut found = Vec::new();
+        while let Some(folder) = listing.next().await {
+            let (name, files) = folder.unwrap();
+            found.push((name, files.is_some()));
+        }
+        let found: Vec<(&str, bool)> =
+            found.iter().map(|(name, is_listed)| (name.as_str(), *is_listed)).collect();
+        assert_eq!(found, [("one", true), ("three", false), ("two", false)]);
+    }
+
+    #[tokio::test]
+    async fn a_list_that_fails_ends_with_its_error() {
+        let broken = Error::Generic { store: "test", source: "broken".into() };
+        let files = [Err(broken)];
+        let mut listing = FolderByFolder {
+            files: Some(futures::stream::iter(files).boxed()),
+            base: Path::from("b"),
+            left: ["one".to_owned()].into(),
+            taken: BTreeSet::new(),
+            current: None,
+            count: 0,
+            most: 100,
+            is_whole: true,
+        };
+        assert!(listing.next().await.unwrap().is_err());
+        assert!(listing.next().await.is_none());
     }
 
     #[tokio::test]
@@ -337,10 +506,9 @@ mod tests {
         assert!(matches!(stored.metadata("one").await.unwrap(), MetadataFile::TooLarge(_)));
         assert!(matches!(stored.metadata("two").await.unwrap(), MetadataFile::Absent));
         assert!(stored.is_there("one").await.unwrap() && !stored.is_there("two").await.unwrap());
-        let files = stored.files(2).await.unwrap();
-        for (name, files, is_some) in
-            [("one", files.as_ref(), false), ("one", None, true), ("two", files.as_ref(), true)]
-        {
+        let found = listed(&stored, &["one", "two"], 2).await;
+        let (one, two) = (found[0].1.as_ref(), found[1].1.as_ref());
+        for (name, files, is_some) in [("one", one, false), ("one", None, true), ("two", two, true)] {
             let found = stored.pod_volume_backups(name, files).await.unwrap();
             assert_eq!(found.is_some(), is_some, "{name}");
         }
@@ -368,6 +536,7 @@ mod tests {
     async fn a_folder_of_something_else_is_not_listed_to_its_end() {
         let files: Vec<String> = (0..1000).map(|i| format!("team/a/backups/x/{i}")).collect();
         let stored = store(&files.iter().map(|path| (path.as_str(), 1)).collect::<Vec<_>>()).await;
-        assert!(stored.files(1).await.unwrap().is_none());
+        let [(name, files)] = listed(&stored, &["x"], 1).await.try_into().unwrap();
+        assert!(name == "x" && files.is_none());
     }
 }

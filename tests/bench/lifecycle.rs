@@ -12,6 +12,7 @@ use berth_test_support::peers::{S3, Velero, install_definitions, prepare};
 use berth_test_support::{Berth, ControlPlane, Options};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, ListParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Client, Resource, ResourceExt as _};
@@ -27,6 +28,8 @@ use crate::{stock, system};
 const PART: &str = "lifecycle";
 const NAMESPACE: &str = "velero";
 const STOCK: &str = "stock";
+/// Where Backups are created that nobody watches and no policy checks.
+const BARE: &str = "bare";
 const LOCATION: &str = "away";
 const PREFIX: &str = "shared";
 const ARCHIVE: &str = ".tar.gz";
@@ -51,10 +54,14 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const CREATES_AT_ONCE: usize = 16;
 /// Stock Velero has a store of so few, because its rate is what counts, and so long for them.
 const STOCK_SYNCED: usize = 400;
+/// The same of bare creates.
+const BARE_CREATED: usize = 1000;
 const STOCK_DELETED: usize = 20;
 const STOCK_PATIENCE: Duration = Duration::from_secs(90);
 /// From the creation of the last Schedule to the time of all.
 const AHEAD: SignedDuration = SignedDuration::from_secs(15);
+/// How long before that time the processor time of all programs is read.
+const JUST_BEFORE: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy)]
 pub struct Sizes {
@@ -96,12 +103,18 @@ pub fn measure(
     let (synced, removed) = runtime.block_on(async {
         let synced = sync(&client, &berth, &s3, stored, report).await?;
         idle(&client, &s3, stored, report).await?;
-        due(&client, &berth, schedules, report).await?;
+        due(&client, &berth, &s3, schedules, report).await?;
         let peak = system::peak_mib(berth.controller.process.id())?;
         let what = format!("berth: peak memory of the controller, {stored} backups, {schedules} schedules");
         report.add(PART, &what, peak, "MiB", Aim::AtMost(128.0));
+        let before = Usage::now(&berth, &s3)?;
         let removed = delete(&client, NAMESPACE, deleted, PATIENCE * 3).await?;
+        before.tell("deletion", &Usage::now(&berth, &s3)?);
         report.add(PART, &format!("berth: deletion of {deleted} backups"), removed.seconds, "s", Aim::None);
+        let bare = bare(&client, BARE_CREATED.min(stored)).await?;
+        report.add(PART, "bare creates of such Backups, rate", bare.rate(), "a second", Aim::None);
+        let part = synced.rate() / bare.rate();
+        report.add(PART, "berth: sync, rate to that of bare creates", part, "×", Aim::None);
         anyhow::Ok((synced, removed))
     })?;
     if alone {
@@ -129,6 +142,40 @@ pub fn measure(
     Ok(())
 }
 
+/// The processor time of all programs that take part, in seconds, by their names.
+struct Usage {
+    at: Instant,
+    seconds: Vec<(String, f64)>,
+}
+
+impl Usage {
+    fn now(berth: &Berth, s3: &S3) -> anyhow::Result<Self> {
+        let programs =
+            berth.plane().processes().chain([&berth.controller.process, &berth.webhook.process, &s3.process]);
+        let mut seconds = Vec::new();
+        for program in programs {
+            seconds.push((program.name().to_owned(), system::cpu_seconds(program.id())?));
+        }
+        seconds.push(("this program".to_owned(), system::cpu_seconds(std::process::id())?));
+        Ok(Self { at: Instant::now(), seconds })
+    }
+
+    /// Tells which program took how much since this was read: what takes long is where the cores
+    /// were, or nowhere, where nobody used them.
+    fn tell(&self, what: &str, now: &Self) {
+        let used: Vec<(&str, f64)> = self
+            .seconds
+            .iter()
+            .zip(&now.seconds)
+            .map(|((name, before), (_, after))| (name.as_str(), after - before))
+            .collect();
+        let all: f64 = used.iter().map(|(_, seconds)| seconds).sum();
+        let there = (now.at - self.at).as_secs_f64() * system::cores() as f64;
+        let used: Vec<String> = used.iter().map(|(name, seconds)| format!("{name} {seconds:.1}")).collect();
+        eprintln!("  {what}: {all:.1} s of {there:.1} s that the cores have: {}", used.join(", "));
+    }
+}
+
 fn name(i: usize) -> String {
     format!("stored-{i:05}")
 }
@@ -141,25 +188,7 @@ fn fill(s3: &S3, prefix: &str, count: usize) -> anyhow::Result<()> {
         let name = name(i);
         let folder = root.join(&name);
         std::fs::create_dir_all(&folder)?;
-        let backup = json!({
-            "apiVersion": "velero.io/v1", "kind": "Backup",
-            "metadata": {
-                "name": name, "namespace": "elsewhere", "uid": format!("00000000-0000-0000-0000-{i:012}"),
-                "creationTimestamp": "2026-01-01T00:00:00Z",
-                "labels": {"velero.io/storage-location": "default", "velero.io/schedule-name": "nightly"},
-                "annotations": {"velero.io/source-cluster-k8s-gitversion": "v1.36.3"},
-            },
-            "spec": {
-                "includedNamespaces": [format!("n-{}", i % 100)], "storageLocation": "default", "ttl": "876000h0m0s",
-                "snapshotVolumes": false, "hooks": {}, "metadata": {},
-            },
-            "status": {
-                "phase": "Completed", "formatVersion": "1.1.0", "version": 1,
-                "startTimestamp": "2026-01-01T00:00:00Z", "completionTimestamp": "2026-01-01T00:00:05Z",
-                "expiration": "2126-01-01T00:00:00Z", "progress": {"totalItems": 100, "itemsBackedUp": 100},
-            },
-        });
-        std::fs::write(folder.join("velero-backup.json"), backup.to_string())?;
+        std::fs::write(folder.join("velero-backup.json"), stored_backup(i).to_string())?;
         for file in FILES {
             let content = if file == ARCHIVE { &EMPTY_ARCHIVE[..] } else { &EMPTY_LIST[..] };
             std::fs::write(folder.join(format!("{name}{file}")), content)?;
@@ -167,6 +196,44 @@ fn fill(s3: &S3, prefix: &str, count: usize) -> anyhow::Result<()> {
     }
     eprintln!("  stored in {:.0} s", begun.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// A Backup that has ended, as a Velero stores it.
+fn stored_backup(i: usize) -> Value {
+    json!({
+        "apiVersion": "velero.io/v1", "kind": "Backup",
+        "metadata": {
+            "name": name(i), "namespace": "elsewhere", "uid": format!("00000000-0000-0000-0000-{i:012}"),
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {"velero.io/storage-location": "default", "velero.io/schedule-name": "nightly"},
+            "annotations": {"velero.io/source-cluster-k8s-gitversion": "v1.36.3"},
+        },
+        "spec": {
+            "includedNamespaces": [format!("n-{}", i % 100)], "storageLocation": "default", "ttl": "876000h0m0s",
+            "snapshotVolumes": false, "hooks": {}, "metadata": {},
+        },
+        "status": {
+            "phase": "Completed", "formatVersion": "1.1.0", "version": 1,
+            "startTimestamp": "2026-01-01T00:00:00Z", "completionTimestamp": "2026-01-01T00:00:05Z",
+            "expiration": "2126-01-01T00:00:00Z", "progress": {"totalItems": 100, "itemsBackedUp": 100},
+        },
+    })
+}
+
+/// How fast the API server takes such Backups from a program that does nothing else: no sync can
+/// be faster.
+async fn bare(client: &Client, count: usize) -> anyhow::Result<Pace> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let namespace = serde_json::from_value(json!({"metadata": {"name": BARE}}))?;
+    namespaces.create(&PostParams::default(), &namespace).await?;
+    let backups = (0..count).map(|i| {
+        let mut backup = stored_backup(i);
+        backup["metadata"]["namespace"] = json!(BARE);
+        backup
+    });
+    let begun = Instant::now();
+    create::<Backup>(client, BARE, backups.collect()).await?;
+    Ok(Pace { count, seconds: begun.elapsed().as_secs_f64() })
 }
 
 /// An archive without members, as gzip. A stock Velero reads it before it deletes a backup.
@@ -210,7 +277,9 @@ async fn sync(
         Ok((phase == Some(BackupStorageLocationPhase::Available)).then(Instant::now))
     })
     .await?;
+    let used = Usage::now(berth, s3)?;
     observer.wait_ended(count, PATIENCE * 3).await?;
+    used.tell("sync", &Usage::now(berth, s3)?);
     let last = observer.changes().iter().map(|change| change.at).max().context("nothing came")?;
     let pace = Pace { count, seconds: (last - begun).as_secs_f64() };
     let asked = (requests(s3)? - before) as f64;
@@ -252,7 +321,13 @@ async fn idle(client: &Client, s3: &S3, count: usize, report: &mut Report) -> an
 }
 
 /// Schedules of one time: how long after it the last Backup is there. None of them runs.
-async fn due(client: &Client, berth: &Berth, count: usize, report: &mut Report) -> anyhow::Result<()> {
+async fn due(
+    client: &Client,
+    berth: &Berth,
+    s3: &S3,
+    count: usize,
+    report: &mut Report,
+) -> anyhow::Result<()> {
     let args = ["annotate", "backupstoragelocations", "default", "-n", NAMESPACE, "berth.dev/hold=true"];
     berth.kubectl().run(&args)?;
     let begun = Instant::now();
@@ -274,6 +349,8 @@ async fn due(client: &Client, berth: &Berth, count: usize, report: &mut Report) 
     ensure!(Timestamp::now() < tick, "the Schedules were created too slowly");
     let due = Instant::now() + Duration::try_from(tick.duration_since(Timestamp::now()))?;
     let observer = Observer::start(client, NAMESPACE, |_| {}).await?;
+    tokio::time::sleep_until((due - JUST_BEFORE).into()).await;
+    let used = Usage::now(berth, s3)?;
     let after = |change: &Change| change.name.starts_with("s-").then_some(change.at);
     let seen = until("the Backups of all Schedules", || async {
         let changes = observer.changes();
@@ -285,6 +362,7 @@ async fn due(client: &Client, berth: &Berth, count: usize, report: &mut Report) 
         Ok((at.len() >= count).then_some(at))
     })
     .await?;
+    used.tell("due Schedules", &Usage::now(berth, s3)?);
     let last = seen.into_iter().max().context("no Schedule is due")?;
     ensure!(last > due, "a Backup came before its time");
     let late = (last - due).as_secs_f64();

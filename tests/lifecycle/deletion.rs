@@ -118,6 +118,10 @@ fn a_backup_in_a_bucket_is_deleted_with_its_restores() {
     is_deleted(&berth, "one");
     let asked = s3.requests().unwrap().split_off(before);
     assert!(asked.len() < 100, "{} requests: {asked:#?}", asked.len());
+    // What the list of its folder shows is not asked for, and nothing is read three times but the
+    // claim.
+    let of_files = asked.iter().filter(|request| request.contains("/deep/backups/one/")).count();
+    assert!(of_files <= 14, "{of_files} requests about its files: {asked:#?}");
     assert!(files(&s3.file("deep/backups/one")).is_empty());
     assert!(s3.file("deep/backups/two/velero-backup.json").exists());
 }

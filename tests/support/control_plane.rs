@@ -216,10 +216,14 @@ impl ControlPlane {
         &self.api_server
     }
 
+    /// Its programs.
+    pub fn processes(&self) -> impl Iterator<Item = &Process> {
+        [&self.etcd, &self.api_server].into_iter().chain(&self.others)
+    }
+
     /// Where its programs write.
     pub fn logs(&self) -> Vec<PathBuf> {
-        let processes = [&self.etcd, &self.api_server].into_iter().chain(&self.others);
-        processes.map(|process| process.log().to_owned()).collect()
+        self.processes().map(|process| process.log().to_owned()).collect()
     }
 
     /// Hold it in a test: should that fail, the logs are shown and kept.

@@ -8,7 +8,6 @@ use berth_api::keys::BACKUP_UID;
 use berth_api::snapshot::{SnapshotFault, VolumeSnapshot, VolumeSnapshotContent};
 use berth_api::velero::mover::PodVolumeBackup;
 use kube::api::Api;
-use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
 use kube::{Client, Resource, ResourceExt as _};
 use parking_lot::Mutex;
@@ -16,6 +15,7 @@ use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::objects::{group_of, short};
+use crate::guarded::Guarded;
 use crate::watch::{ObjectKey, WatchEvent, reflect_everywhere};
 
 /// Objects of one kind, as a watch shows them.
@@ -208,7 +208,7 @@ impl Watched<WatchedObjects<WatchedPodVolumeBackup>> {
 }
 
 fn follow<K, V, T>(
-    api: Api<DeserializeGuard<K>>,
+    api: Api<Guarded<K>>,
     config: watcher::Config,
     keep: fn(K) -> V,
     (shown, bell): (&Arc<Mutex<T>>, &watch::Sender<()>),

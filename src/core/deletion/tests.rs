@@ -289,6 +289,23 @@ fn an_empty_folder_is_believed_where_others_are_there_or_a_deletion_has_emptied_
     assert!(matches!(next(&nothing), DeletionStep::Wait(_)), "a volume may come back");
     let emptied = DeletionBackup { files_go: true, ..backup("Deleting") };
     assert_eq!(next(&DeletionState { backup: Some(emptied), ..nothing.clone() }), DeletionStep::RemoveBackup);
+    // Nobody need look for others then.
+    assert!(emptied.is_emptied());
+    let running = Restores { running: vec!["r".into()], ended: 0 };
+    let volumes = RemainingVolumeData { out_of_reach: Vec::new(), snapshots: 1 };
+    for seen in [
+        DeletionState { backup: Some(emptied), ..nothing.clone() },
+        DeletionState { request: seen().request, backup: Some(emptied), lock: None, ..nothing.clone() },
+        DeletionState { backup: Some(emptied), volumes: None, ..nothing.clone() },
+        DeletionState { backup: Some(emptied), volumes: Some(volumes), ..nothing.clone() },
+        DeletionState { backup: Some(emptied), restores: None, ..nothing.clone() },
+        DeletionState { backup: Some(emptied), restores: Some(running), ..nothing.clone() },
+    ] {
+        assert_eq!(next(&DeletionState { folder: Some(FolderOwner::Nobody), ..seen.clone() }), next(&seen));
+    }
+    for (phase, files_go) in [("Deleting", false), ("Completed", true), ("Failed", true)] {
+        assert!(!DeletionBackup { files_go, ..backup(phase) }.is_emptied(), "{phase}");
+    }
     assert_eq!(
         next(&DeletionState { folder: Some(FolderOwner::Nobody), ..deleting.clone() }),
         DeletionStep::RemoveBackup
@@ -310,14 +327,33 @@ fn a_backup_is_deleting_only_once_the_store_has_taken_the_claim() {
         ("Completed", FolderOwner::Ours, DeletionStep::Claim),
         ("Failed", FolderOwner::Ours, DeletionStep::Claim),
         ("Deleting", FolderOwner::Ours, DeletionStep::Claim),
-        ("Completed", FolderOwner::Claimed, DeletionStep::Mark),
-        ("Completed", FolderOwner::Nobody, DeletionStep::Mark),
+        ("Completed", FolderOwner::Claimed, DeletionStep::Mark { files_go: false }),
+        ("Completed", FolderOwner::Nobody, DeletionStep::Mark { files_go: false }),
         ("Deleting", FolderOwner::Claimed, DeletionStep::RemoveSnapshots),
     ] {
         let (backup, folder) = (Some(backup(phase)), Some(folder));
         let volumes = Some(RemainingVolumeData { out_of_reach: Vec::new(), snapshots: 1 });
         let seen = DeletionState { request, backup, folder, volumes, ..seen() };
         assert_eq!(next(&seen), step, "{seen:?}");
+    }
+}
+
+#[test]
+fn that_files_go_is_written_with_deleting_where_nothing_else_goes_before_them() {
+    let request = DeletionRequest { has_begun: true, ..seen().request };
+    let claimed = DeletionState { request, folder: Some(FolderOwner::Claimed), ..seen() };
+    let volumes = |snapshots| Some(RemainingVolumeData { out_of_reach: Vec::new(), snapshots });
+    let running = Some(Restores { running: vec!["r".into()], ended: 0 });
+    for (state, files_go) in [
+        (claimed.clone(), true),
+        (DeletionState { volumes: volumes(1), ..claimed.clone() }, false),
+        // Nobody has looked.
+        (DeletionState { volumes: None, ..claimed.clone() }, false),
+        (DeletionState { restores: None, ..claimed.clone() }, false),
+        (DeletionState { restores: running, ..claimed.clone() }, false),
+        (DeletionState { folder: Some(FolderOwner::Nobody), ..claimed }, false),
+    ] {
+        assert_eq!(next(&state), DeletionStep::Mark { files_go }, "{state:?}");
     }
 }
 
@@ -457,7 +493,7 @@ fn a_restore_that_begins_while_its_backup_is_deleted_is_waited_for() {
     for volumes in [restores.volumes.clone(), out_of_reach] {
         let folder = Some(FolderOwner::Claimed);
         let claimed = DeletionState { request, folder, volumes, ..restores.clone() };
-        assert_eq!(next(&claimed), DeletionStep::Mark);
+        assert_eq!(next(&claimed), DeletionStep::Mark { files_go: false });
     }
 }
 

@@ -4,13 +4,13 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use kube::api::Api;
-use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use crate::cache::{Cache, SharedCache};
+use crate::guarded::Guarded;
 use crate::watch::reflect_by;
 
 /// Name, then namespace (empty for cluster-scoped kinds), so that all objects of one name are
@@ -56,7 +56,7 @@ where
     }
 
     /// Runs for ever.
-    pub async fn follow(&self, api: Api<DeserializeGuard<K>>, config: watcher::Config) {
+    pub async fn follow(&self, api: Api<Guarded<K>>, config: watcher::Config) {
         let keep = |mut object: K| {
             object.meta_mut().managed_fields = None;
             (key(&object), Arc::new(object))

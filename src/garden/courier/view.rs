@@ -10,13 +10,13 @@ use berth_garden_api::{BackupBucket, BackupEntry, LocationKeys, SecretReference}
 use berth_garden_core::location_keys;
 use berth_garden_core::member::StatusProblem;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
 use tokio::sync::watch;
 
 use super::cache::ObjectCache;
 use super::secrets::{HubCredentials, SecretAnswer, SecretData, Secrets};
+use crate::guarded::Guarded;
 use crate::watch::of_namespace;
 
 /// Watch caches of the hub. They stay as they are while the hub cannot be reached.
@@ -193,6 +193,6 @@ fn is_scoped(bucket: &BackupBucket) -> bool {
     keys == Some(LocationKeys::Scoped)
 }
 
-fn of_cluster<K: Resource<DynamicType = ()>>(client: &Client) -> Api<DeserializeGuard<K>> {
+fn of_cluster<K: Resource<DynamicType = ()>>(client: &Client) -> Api<Guarded<K>> {
     Api::all(client.clone())
 }

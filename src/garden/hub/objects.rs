@@ -13,7 +13,7 @@ use berth_garden_core::hub::{HubView, ProfileState, SecretState};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::Api;
-use kube::core::{DeserializeGuard, PartialObjectMeta};
+use kube::core::PartialObjectMeta;
 use kube::runtime::watcher;
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -21,6 +21,7 @@ use tokio::sync::watch;
 
 use super::{access, tombstone};
 use crate::cache::{Cache, SharedCache};
+use crate::guarded::Guarded;
 use crate::watch::{ObjectKey, of_namespace, reflect_everywhere};
 
 /// Metadata of a Secret, because its data is not needed here.
@@ -117,7 +118,7 @@ impl HubCache {
 
     async fn watch<K, T>(
         &self,
-        api: Api<DeserializeGuard<K>>,
+        api: Api<Guarded<K>>,
         config: watcher::Config,
         keep: fn(K) -> T,
         part: CacheSelector<T>,

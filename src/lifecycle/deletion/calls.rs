@@ -6,7 +6,7 @@ use anyhow::{Context as _, anyhow};
 use kube::api::{Api, DynamicObject, ListParams};
 use tokio::time::timeout;
 
-use crate::client::is_not_found;
+use crate::client::{endless, is_not_found};
 use crate::write::WriteResult;
 
 pub(super) const CALL: Duration = Duration::from_secs(10);
@@ -14,8 +14,8 @@ pub(super) const CALL: Duration = Duration::from_secs(10);
 const LIST: Duration = Duration::from_secs(30);
 /// Objects of one page. Each may be as large as etcd allows.
 const PAGE: u32 = 100;
-/// At most so many objects of one kind are read for one deletion.
-const MOST: usize = 100_000;
+/// Pages of one list.
+const PAGES: usize = 1000;
 
 /// An error with the API server's own message.
 pub(super) fn told(error: kube::Error) -> anyhow::Error {
@@ -47,7 +47,7 @@ pub(in crate::lifecycle) async fn list(
         params = params.labels(selector);
     }
     let mut all = Vec::new();
-    loop {
+    for _ in 0..PAGES {
         let page = timeout(LIST, api.list(&params)).await.context("the API server did not answer in time")?;
         let page = match page {
             Ok(page) => page,
@@ -55,12 +55,35 @@ pub(in crate::lifecycle) async fn list(
             Err(error) => return Err(told(error)),
         };
         all.extend(page.items.into_iter().filter(|object| keep(object)));
-        if all.len() >= MOST {
-            return Err(anyhow!("there are more than {MOST} objects to look at"));
-        }
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
             None => return Ok(all),
         }
+    }
+    Err(anyhow!(endless(PAGES, PAGE)))
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_test_scripted::{Scripted, get, page};
+    use kube::api::ApiResource;
+    use kube::core::GroupVersionKind;
+
+    use super::*;
+
+    /// Whether anything of it is kept or not.
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_does_not_end_is_given_up() {
+        let path = "/apis/velero.io/v1/namespaces/velero/restores";
+        let more = page("1", "more", &[]);
+        let api = Scripted::new()
+            .always(get(path).answers(more.clone()))
+            .always(get(path).page("more").answers(more));
+        let kind = GroupVersionKind::gvk("velero.io", "v1", "Restore");
+        let kind = ApiResource::from_gvk_with_plural(&kind, "restores");
+        let restores = Api::namespaced_with(api.client("velero"), "velero", &kind);
+        let error = list(&restores, None, |_| false).await.unwrap_err();
+        assert!(error.to_string().contains("more than 100000 objects"), "{error}");
+        assert_eq!(api.asked().len(), PAGES);
     }
 }

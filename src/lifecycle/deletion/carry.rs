@@ -85,6 +85,8 @@ impl Carrying<'_> {
                 Ok(StepResult::Later(_)) if since.elapsed() < patience => return DeletionEnd::Not,
                 Ok(StepResult::Later(why)) => why,
                 Err(error) => {
+                    // With the keys that its Secret has by then.
+                    self.opened = None;
                     let why = format!("{error:#}");
                     warn!(backup = self.backup_name(), error = %why, "a step of a deletion failed: trying again");
                     if since.elapsed() < TURN {
@@ -208,7 +210,9 @@ impl Carrying<'_> {
                 }
                 DeletionStep::LookAtLock => {
                     let layout = found.layout.as_ref().context("the folder was not read")?;
-                    let until = layout.locked_until().await.map_err(|error| anyhow!(chain(&error)))?;
+                    let archive = layout.archive_locked_until().await;
+                    let archive = archive.map_err(|error| anyhow!(chain(&error)))?;
+                    let until = archive.max(found.survey.as_ref().and_then(|survey| survey.locked_until));
                     lock = Some(until.map_or(StoreLock::None, StoreLock::Until));
                 }
                 DeletionStep::LookAtVolumes => {
@@ -220,7 +224,8 @@ impl Carrying<'_> {
                     if self.is_backup_gone && self.may_store(&uid).await? {
                         return Ok(StepResult::Later(STORING.to_owned()));
                     }
-                    found.volumes = self.look_at_volumes(layout, &uid, &data_in(&found.request)).await?;
+                    let (survey, data_in) = (found.survey.as_ref(), data_in(&found.request));
+                    found.volumes = self.look_at_volumes_again(layout, survey, &uid, &data_in).await?;
                     volumes = Some(RemainingVolumeData {
                         out_of_reach: found.volumes.out_of_reach.clone(),
                         snapshots: found.volumes.snapshots.len() + found.volumes.files.len(),
@@ -251,6 +256,14 @@ impl Carrying<'_> {
                 // A step that removes something, or ends the request, is decided in a pass of its
                 // own.
                 _ if !recorded.is_empty() => return Ok(StepResult::Next),
+                // The Backup follows its files in the same pass, because it is removed only in the
+                // version that was looked at. Restores of it may have come since.
+                DeletionStep::RemoveFiles => {
+                    if !self.remove_files(&found).await? || found.backup.is_none() {
+                        return Ok(StepResult::Next);
+                    }
+                    (folder, restores) = (Some(FolderOwner::Nobody), None);
+                }
                 step => return self.act(step, &found).await,
             }
         }
@@ -276,7 +289,9 @@ impl Carrying<'_> {
             DeletionStep::RemoveSnapshots => {
                 let removed = async {
                     if !found.volumes.snapshots.is_empty() {
-                        self.remove_snapshots(&found.volumes.snapshots).await?;
+                        let is_published = found.survey.as_ref().is_some_and(|survey| survey.is_published);
+                        let was_visible = found.backup.is_some() || is_published;
+                        self.remove_snapshots(&found.volumes.snapshots, was_visible).await?;
                     }
                     let is_noted = self.is_backup_gone;
                     self.forget_files(found.location.as_ref(), &found.volumes.files, is_noted).await
@@ -295,7 +310,6 @@ impl Carrying<'_> {
                 }
                 self.are_snapshots_gone = true;
             }
-            DeletionStep::RemoveFiles => self.remove_files(found).await?,
             DeletionStep::RemoveRestores => {
                 self.remove_restores(found.layout.as_ref(), &found.restores).await?
             }
@@ -346,8 +360,9 @@ impl Carrying<'_> {
             DeletionStep::RemoveOthers
             | DeletionStep::Begin
             | DeletionStep::Claim
-            | DeletionStep::Mark
+            | DeletionStep::Mark { .. }
             | DeletionStep::Record
+            | DeletionStep::RemoveFiles
             | DeletionStep::LookAtFolder
             | DeletionStep::LookAtLock
             | DeletionStep::LookAtVolumes

@@ -4,8 +4,10 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use berth_api::velero::backup_storage_location::BackupStorageLocationSpec;
 use berth_api::velero::{Backup, BackupStorageLocation, DeleteBackupRequest};
 use kube::api::{Api, ApiResource, DynamicObject};
+use object_store::{DynObjectStore, ObjectMeta};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
@@ -15,16 +17,19 @@ use crate::lifecycle::Lifecycle;
 use crate::storage::{BackupLayout, Survey};
 
 /// A deletion, and what this process knows of it. Whatever decides is read again before each step
-/// that removes something.
+/// that removes something, but for lists that are the same files as before.
 pub(super) struct Carrying<'a> {
     pub(super) lifecycle: &'a Lifecycle,
     pub(super) requests: &'a DeletionRequests,
     pub(super) request: Arc<DeleteBackupRequest>,
-    pub(super) cluster: Option<String>,
+    /// The store, as it was opened for a location with this spec.
+    pub(super) opened: Option<(BackupStorageLocationSpec, Arc<DynObjectStore>)>,
     /// UIDs of requests that this deletion has removed, which the watch may still show.
     pub(super) removed: HashSet<String>,
     /// The Backup has gone before its deletion has ended.
     pub(super) is_backup_gone: bool,
+    /// The last look at the data of volumes.
+    pub(super) seen_volumes: Option<SeenVolumes>,
     /// The snapshots were removed, though the files that name them are still there.
     pub(super) are_snapshots_gone: bool,
     /// For the metrics, after the Backup is gone.
@@ -73,11 +78,20 @@ pub(super) struct Files {
 }
 
 /// What a look at the data of volumes has found.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct VolumeData {
     pub out_of_reach: Vec<String>,
     pub snapshots: BTreeSet<StoredSnapshot>,
     pub files: BTreeSet<Files>,
+}
+
+/// The same, and what it was found for and in.
+pub(super) struct SeenVolumes {
+    /// Of the Backup.
+    pub uid: String,
+    /// Versions of the files that list volumes.
+    pub lists: Vec<Option<ObjectMeta>>,
+    pub found: VolumeData,
 }
 
 impl<'a> Carrying<'a> {
@@ -90,9 +104,10 @@ impl<'a> Carrying<'a> {
             lifecycle,
             requests,
             request,
-            cluster: None,
+            opened: None,
             removed: HashSet::new(),
             is_backup_gone: false,
+            seen_volumes: None,
             are_snapshots_gone: false,
             schedule: None,
             is_counted: false,

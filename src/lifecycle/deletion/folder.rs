@@ -1,35 +1,40 @@
 //! The folder of a backup that is deleted: whose it is, its claim, and the removal of its files.
 
+use std::sync::Arc;
+
 use anyhow::{Context as _, anyhow};
-use berth_api::keys;
+use berth_api::keys::{self, FILESYSTEM_PROVIDER};
+use berth_api::velero::BackupStorageLocation;
 use berth_core::claim::FolderClaim;
 use berth_core::deletion::{BackupIdentity, DELETION, FolderOwner, ForeignFolderReason, Inherited, owner};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt as _;
-use kube::api::Api;
-use tokio::time::timeout;
+use object_store::DynObjectStore;
 use tracing::{info, warn};
 
-use super::calls::{CALL, told};
 use super::carrying::{Carrying, DeletionFindings};
+use super::seen::seen_backup;
 use crate::storage::{BackupLayout, ClaimError};
 use crate::text::chain;
 
-/// The namespace whose UID identifies a cluster.
-const OF_CLUSTER: &str = "kube-system";
-
 impl Carrying<'_> {
-    async fn cluster(&mut self) -> anyhow::Result<String> {
-        if let Some(cluster) = &self.cluster {
-            return Ok(cluster.clone());
+    /// A bucket is opened once, because that reads the Secret with its keys, which the store itself
+    /// reads again where they change. Whether a folder is there is looked at each time, because its
+    /// volume may go.
+    pub(super) async fn open(
+        &mut self,
+        location: &BackupStorageLocation,
+    ) -> anyhow::Result<Arc<DynObjectStore>> {
+        let is_bucket = location.spec.provider != FILESYSTEM_PROVIDER;
+        if let Some((spec, store)) = self.opened.as_ref().filter(|_| is_bucket)
+            && *spec == location.spec
+        {
+            return Ok(Arc::clone(store));
         }
-        let api: Api<Namespace> = Api::all(self.lifecycle.clients.call.clone());
-        let found = timeout(CALL, api.get_metadata(OF_CLUSTER)).await;
-        let found = found.context("the API server did not answer in time")?.map_err(told)?;
-        let uid = found.metadata.uid.context("namespace kube-system has no UID")?;
-        self.cluster = Some(uid.clone());
-        Ok(uid)
+        let opened = self.lifecycle.opener.open_existing(location).await;
+        let store = opened.map_err(|error| anyhow!(chain(&error)))?;
+        self.opened = Some((location.spec.clone(), Arc::clone(&store)));
+        Ok(store)
     }
 
     /// `asked`: the UID that the request records, which is needed when the Backup is gone.
@@ -39,8 +44,7 @@ impl Carrying<'_> {
         asked: Option<&str>,
     ) -> anyhow::Result<FolderOwner> {
         let location = found.location.as_ref().context("the location is gone")?;
-        let opened = self.lifecycle.opener.open_existing(location).await;
-        let store = opened.map_err(|error| anyhow!(chain(&error)))?;
+        let store = self.open(location).await?;
         let prefix = location.spec.object_storage.prefix.as_deref();
         let layout = BackupLayout::new(store, prefix, self.backup_name());
         let survey = match layout.survey().await {
@@ -55,16 +59,18 @@ impl Carrying<'_> {
             text.parse::<Timestamp>().ok()
         };
         let known = BackupIdentity {
-            cluster: self.cluster().await?,
+            cluster: self.lifecycle.cluster_uid().await?.to_owned(),
             namespace: self.lifecycle.namespace.clone(),
             uid,
             started: time("startTimestamp"),
             completed: time("completionTimestamp"),
         };
         let inherits = location.annotations().get(keys::INHERITS).map(String::as_str).unwrap_or_default();
+        // A store lists a thousand files to say whether it has any, so nobody asks who need not know.
+        let is_emptied = found.backup.as_ref().is_some_and(|backup| seen_backup(backup).is_emptied());
         let whose = match owner(&known, &survey.stored, Inherited(inherits)) {
             FolderOwner::Nobody
-                if layout.has_no_backup().await.map_err(|error| anyhow!(chain(&error)))? =>
+                if !is_emptied && layout.has_no_backup().await.map_err(|error| anyhow!(chain(&error)))? =>
             {
                 FolderOwner::NobodyInEmpty
             }
@@ -75,12 +81,12 @@ impl Carrying<'_> {
     }
 
     /// Writes the claim of this deletion over the version of the claim that was read.
-    pub(super) async fn claim(&mut self, found: &DeletionFindings) -> anyhow::Result<()> {
+    pub(super) async fn claim(&self, found: &DeletionFindings) -> anyhow::Result<()> {
         let (Some(layout), Some(survey)) = (&found.layout, &found.survey) else { return Ok(()) };
         let backup = found.backup.as_ref().and_then(|backup| backup.uid());
         let backup = backup.or_else(|| found.request.labels().get(keys::BACKUP_UID).cloned());
         let ours = FolderClaim {
-            cluster: self.cluster().await?,
+            cluster: self.lifecycle.cluster_uid().await?.to_owned(),
             namespace: self.lifecycle.namespace.clone(),
             backup: backup.context("neither the request nor a Backup says which UID the request is for")?,
             run: format!("{DELETION}{}", found.request.uid().unwrap_or_default()),
@@ -90,10 +96,11 @@ impl Carrying<'_> {
         claimed.map_err(|error| anyhow!(chain(&error))).context("failed to claim the folder")
     }
 
-    pub(super) async fn remove_files(&self, found: &DeletionFindings) -> anyhow::Result<()> {
+    /// `false`: some files are left, and the next step continues the removal.
+    pub(super) async fn remove_files(&self, found: &DeletionFindings) -> anyhow::Result<bool> {
         let claim = found.survey.as_ref().and_then(|survey| survey.stored.claim.as_ref());
         let (Some(layout), Some(location), Some(claim)) = (&found.layout, &found.location, claim) else {
-            return Ok(());
+            return Ok(false);
         };
         // Unfinished uploads of a dead run are in no list of files, and cost money.
         let unfinished = self.lifecycle.opener.unfinished(location, &layout.archive()).await;
@@ -108,15 +115,12 @@ impl Carrying<'_> {
                 "could not abort unfinished uploads of a backup that is deleted"
             );
         }
-        let removed = layout.remove_folder(claim).await;
-        match removed.map_err(|error| anyhow!(chain(&error))) {
-            Ok(true) => {
-                info!(backup = self.backup_name(), folder = %layout.folder(), "removed the files of a backup")
-            }
-            // The next step continues the removal.
-            Ok(false) => {}
-            Err(error) => return Err(error.context("failed to remove the files of the backup")),
+        let removed = layout.remove_folder(claim, found.survey.as_ref()).await;
+        let removed = removed.map_err(|error| anyhow!(chain(&error)));
+        let is_gone = removed.context("failed to remove the files of the backup")?;
+        if is_gone {
+            info!(backup = self.backup_name(), folder = %layout.folder(), "removed the files of a backup");
         }
-        Ok(())
+        Ok(is_gone)
     }
 }

@@ -14,7 +14,7 @@ use tracing::info;
 use super::calls::as_written;
 use super::carrying::{Carrying, DeletionFindings};
 use super::seen::seen_backup;
-use crate::patch::digest;
+use crate::patch::{digest, merge_into};
 use crate::write::{Write, patch, patch_to_fit};
 
 impl Carrying<'_> {
@@ -59,8 +59,11 @@ impl Carrying<'_> {
                 }
                 self.claim(found).await?;
             }
-            DeletionStep::Mark => {
-                let change = json!({"status": BackupStatus::in_phase(BackupPhase::Deleting)});
+            DeletionStep::Mark { files_go } => {
+                let mut change = json!({"status": BackupStatus::in_phase(BackupPhase::Deleting)});
+                if *files_go {
+                    merge_into(&mut change, that_files_go());
+                }
                 let now = self.change_backup(backup, change).await;
                 let now = now.context("failed to make the Backup Deleting")?;
                 self.count_begun();
@@ -68,8 +71,7 @@ impl Carrying<'_> {
                 found.backup = Some(now);
             }
             DeletionStep::Record => {
-                let change = json!({"metadata": {"annotations": {keys::FILES_GO: "true"}}});
-                let now = self.change_backup(backup, change).await;
+                let now = self.change_backup(backup, that_files_go()).await;
                 let now =
                     now.context("failed to write to the Backup that the removal of its files begins")?;
                 let Some(now) = now else { return Ok(false) };
@@ -88,4 +90,8 @@ impl Carrying<'_> {
     ) -> anyhow::Result<Option<DynamicObject>> {
         as_written(patch_to_fit(&self.backups(), Write::on(backup), change).await)
     }
+}
+
+fn that_files_go() -> Value {
+    json!({"metadata": {"annotations": {keys::FILES_GO: "true"}}})
 }

@@ -17,7 +17,7 @@ use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::calls::{CALL, list, told, written};
 use super::carrying::{Carrying, StoredSnapshot};
@@ -81,17 +81,24 @@ impl Carrying<'_> {
         }
     }
 
-    /// Removes snapshots from their storage, and waits until their drivers have done so.
-    pub(super) async fn remove_snapshots(&self, all: &BTreeSet<StoredSnapshot>) -> anyhow::Result<()> {
+    /// Removes snapshots from their storage, and waits until their drivers have done so. Of a backup
+    /// that neither its folder nor a Backup shows (`was_visible`) only those go that have the content
+    /// which its run has made: a run lets go of it only after it has made the backup visible, and
+    /// what else the folder names may be forged.
+    pub(super) async fn remove_snapshots(
+        &self,
+        all: &BTreeSet<StoredSnapshot>,
+        was_visible: bool,
+    ) -> anyhow::Result<()> {
         self.check_others(all).await?;
         let secrets = self.deletion_secrets().await?;
         let snapshots: Vec<&StoredSnapshot> = all.iter().collect();
         let mut pending = Vec::new();
         for some in snapshots.chunks(AT_ONCE) {
-            let removals = some.iter().map(|snapshot| self.remove_snapshot(snapshot, &secrets));
-            pending.extend(try_join_all(removals).await?);
+            let removals = some.iter().map(|snapshot| self.remove_snapshot(snapshot, &secrets, was_visible));
+            pending.extend(try_join_all(removals).await?.into_iter().flatten());
         }
-        let until = Instant::now() + PATIENCE;
+        let (count, until) = (pending.len(), Instant::now() + PATIENCE);
         let made: Vec<&str> =
             pending.iter().filter(|content| content.is_made).map(|content| content.name.as_str()).collect();
         for some in made.chunks(AT_ONCE) {
@@ -110,7 +117,7 @@ impl Carrying<'_> {
                 Some(_) => sleep(paced(LOOK)).await,
             }
         }
-        info!(backup = self.backup_name(), snapshots = all.len(), "removed the CSI snapshots of a backup");
+        info!(backup = self.backup_name(), snapshots = count, "removed the CSI snapshots of a backup");
         Ok(())
     }
 
@@ -177,13 +184,14 @@ impl Carrying<'_> {
             .with_context(|| format!("failed to write VolumeSnapshotContent {name}"))
     }
 
-    /// Has a snapshot deleted, or makes a content by whose deletion it is. That content is gone
-    /// once it is done.
+    /// Has a snapshot deleted, or makes a content by whose deletion it is, if `may_make`. That
+    /// content is gone once it is done. `None`: the snapshot stays, if there is one.
     async fn remove_snapshot(
         &self,
         snapshot: &StoredSnapshot,
         secrets: &DeletionSecrets,
-    ) -> anyhow::Result<GoingContent> {
+        may_make: bool,
+    ) -> anyhow::Result<Option<GoingContent>> {
         if let Some(content) = self.of_backup(snapshot).await? {
             let name = content.name_any();
             if content.data.pointer("/spec/deletionPolicy").and_then(Value::as_str) != Some("Delete") {
@@ -202,9 +210,18 @@ impl Carrying<'_> {
             }
             written(delete(&self.contents(), Write::to(&name).uid(content.metadata.uid.as_deref())).await)
                 .with_context(|| format!("failed to remove VolumeSnapshotContent {name}"))?;
-            return Ok(GoingContent { name, is_made: false });
+            return Ok(Some(GoingContent { name, is_made: false }));
         }
         let StoredSnapshot { driver, handle, .. } = snapshot;
+        if !may_make {
+            warn!(
+                backup = self.backup_name(),
+                driver,
+                ?handle,
+                "leaving a CSI snapshot alone that the folder names: the backup was never visible, and no VolumeSnapshotContent of it has that snapshot"
+            );
+            return Ok(None);
+        }
         let name = format!("berth-delete-{:.32}", digest(&format!("{driver}/{handle}")));
         let annotations = secrets.annotations(snapshot);
         let content: DynamicObject = serde_json::from_value(json!({
@@ -233,7 +250,7 @@ impl Carrying<'_> {
                 .map_err(told)
                 .with_context(|| format!("failed to create VolumeSnapshotContent {name}"))?,
         }
-        Ok(GoingContent { name, is_made: true })
+        Ok(Some(GoingContent { name, is_made: true }))
     }
 
     /// The content that the snapshot had, if it is still there and still of this snapshot and of

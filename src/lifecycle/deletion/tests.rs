@@ -65,13 +65,85 @@ fn location(root: &Path) -> Value {
     })
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_lists_volumes_is_read_again_only_where_it_has_changed() {
+    use std::io::Write as _;
+
+    use crate::storage::BackupLayout;
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    store(root, &json!({"cluster": "c", "namespace": "velero", "backup": "u", "run": "r"}));
+    let api = script(root);
+    let (lifecycle, requests) = (lifecycle(&api, root), DeletionRequests::default());
+    let request = Arc::new(serde_json::from_value(request("1", "New")).unwrap());
+    let mut carrying = Carrying::new(&lifecycle, &requests, request);
+    let opened = carrying.open(&serde_json::from_value(location(root)).unwrap()).await.unwrap();
+    let layout = BackupLayout::new(opened, None, "b");
+    let native = json!([{
+        "spec": {"backupName": "b", "backupUID": "u", "location": "default", "providerVolumeID": "vol-0123456789"},
+        "status": {"providerSnapshotID": "snap-0123456789", "phase": "Completed"},
+    }]);
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(native.to_string().as_bytes()).unwrap();
+    let (gzip, none) = (gzip.finish().unwrap(), std::collections::BTreeSet::new());
+    // Each time: is there a native snapshot now, for which Backup, and how many lists are asked for?
+    for (is_there, uid, asked) in
+        [(false, "u", 2), (false, "u", 0), (true, "u", 2), (true, "u", 0), (true, "v", 2), (false, "v", 2)]
+    {
+        let list = root.join("bucket/backups/b/b-volumesnapshots.json.gz");
+        match is_there {
+            true if !list.exists() => std::fs::write(list, &gzip).unwrap(),
+            false if list.exists() => std::fs::remove_file(list).unwrap(),
+            _ => {}
+        }
+        let (survey, before) = (layout.survey().await.unwrap(), api.asked().len());
+        let found = carrying.look_at_volumes_again(Some(&layout), Some(&survey), uid, &none).await;
+        let out_of_reach = found.unwrap().out_of_reach;
+        assert_eq!(out_of_reach.len(), usize::from(is_there), "{out_of_reach:?}");
+        assert_eq!(api.asked().len() - before, asked, "{is_there} {uid}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_keys_of_a_bucket_are_read_once_and_a_folder_is_looked_for_each_time() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let root = tempfile::tempdir().unwrap();
+    let (folder, mut bucket) = (location(root.path()), location(root.path()));
+    bucket["spec"] = json!({"provider": "aws", "objectStorage": {"bucket": "b"}, "config": {}});
+    // [default], aws_access_key_id=id, aws_secret_access_key=s
+    let keys = "W2RlZmF1bHRdCmF3c19hY2Nlc3Nfa2V5X2lkPWlkCmF3c19zZWNyZXRfYWNjZXNzX2tleT1zCg==";
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "cloud-credentials"}, "data": {"cloud": keys},
+    });
+    let api =
+        Scripted::new().always(get("/api/v1/namespaces/velero/secrets/cloud-credentials").answers(secret));
+    let (lifecycle, requests) = (lifecycle(&api, root.path()), DeletionRequests::default());
+    let request = Arc::new(serde_json::from_value(request("1", "New")).unwrap());
+    let mut carrying = Carrying::new(&lifecycle, &requests, request);
+    for (region, reads) in [("a", 1), ("a", 1), ("b", 2), ("b", 2)] {
+        bucket["spec"]["config"]["region"] = json!(region);
+        carrying.open(&serde_json::from_value(bucket.clone()).unwrap()).await.unwrap();
+        assert_eq!(api.asked().len(), reads, "{region}");
+    }
+    let folder = serde_json::from_value(folder).unwrap();
+    std::fs::create_dir(root.path().join("bucket")).unwrap();
+    assert!(carrying.open(&folder).await.is_ok());
+    std::fs::remove_dir(root.path().join("bucket")).unwrap();
+    assert!(carrying.open(&folder).await.is_err(), "its volume is gone");
+}
+
 /// What every deletion may ask for, whatever step it is at.
 fn script(root: &Path) -> Scripted {
+    with_location(Scripted::new(), root)
+}
+
+/// A script with that behind the lines that it has.
+fn with_location(api: Scripted, root: &Path) -> Scripted {
     let namespace = json!({
         "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
         "metadata": {"name": "kube-system", "uid": "c"},
     });
-    let api = Scripted::new()
+    let api = api
         .always(get(&path("backupstoragelocations", "l")).answers(location(root)))
         .always(get("/api/v1/namespaces/kube-system").answers(namespace));
     [
@@ -131,11 +203,8 @@ async fn each_step_is_written_before_the_next_one_is_done() {
     reads(&api, "1", "New", Some(backup("5", "Completed")));
     api.next(patching(&request_path).answers(request("2", "InProgress")))
         .next(get(&backup_path).answers(backup("5", "Completed")))
-        .next(patching(&backup_path).answers(backup("6", "Deleting")))
         .next(patching(&backup_path).answers(recorded.clone()));
-    // The files go.
-    reads(&api, "2", "InProgress", Some(recorded.clone()));
-    // Nothing is left in the whole location.
+    // The files go. Nothing is left in the whole location.
     reads(&api, "2", "InProgress", Some(recorded));
     api.next(deleting(&backup_path).answers(gone.clone())).next(deleting(&request_path).answers(gone));
     assert_eq!(carry(&api, root).await, DeletionEnd::Yes);
@@ -151,14 +220,79 @@ async fn each_step_is_written_before_the_next_one_is_done() {
     assert_eq!(begun["status"]["phase"], "InProgress");
     assert_eq!(writes[1].body["metadata"]["resourceVersion"], "5");
     assert_eq!(writes[1].body["status"]["phase"], "Deleting");
-    assert_eq!(writes[2].body["metadata"]["resourceVersion"], "6");
-    assert_eq!(writes[2].body["metadata"]["annotations"], json!({"berth.dev/files-go": "true"}));
-    assert_eq!(writes[3].body["preconditions"], json!({"uid": "u", "resourceVersion": "7"}));
-    assert_eq!(writes[4].body["preconditions"], json!({"uid": "ru"}));
-    // Each of three looks reads three objects and lists three kinds. The cluster's UID is read
-    // once, and the Backup once more before the claim.
-    assert_eq!(api.asked().len(), 3 * 6 + 2 + writes.len(), "{:#?}", api.asked());
+    assert_eq!(writes[1].body["metadata"]["annotations"], json!({"berth.dev/files-go": "true"}));
+    assert_eq!(writes[2].body["preconditions"], json!({"uid": "u", "resourceVersion": "7"}));
+    assert_eq!(writes[3].body["preconditions"], json!({"uid": "ru"}));
+    // Each of two looks reads three objects and lists the Restores, and the first one two kinds of
+    // data. The cluster's UID is read once, the Backup once more before the claim, and the Restores
+    // once more after the files.
+    assert_eq!(api.asked().len(), 2 * 4 + 2 + 3 + writes.len(), "{:#?}", api.asked());
     api.finish();
+}
+
+/// As after its snapshots have gone, or where another process has made it Deleting.
+#[tokio::test(start_paused = true)]
+async fn a_backup_that_is_deleting_already_records_that_its_files_go_before_they_do() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    store(root, &json!({"cluster": "c", "namespace": "velero", "backup": "u", "run": "deletion-ru"}));
+    let api = script(root);
+    let gone = json!({"kind": "Status", "status": "Success"});
+    let mut recorded = backup("7", "Deleting");
+    recorded["metadata"]["annotations"] = json!({"berth.dev/files-go": "true"});
+    reads(&api, "2", "InProgress", Some(backup("6", "Deleting")));
+    api.next(patching(&path("backups", "b")).answers(recorded.clone()));
+    reads(&api, "2", "InProgress", Some(recorded));
+    api.next(deleting(&path("backups", "b")).answers(gone.clone()))
+        .next(deleting(&path("deletebackuprequests", "r")).answers(gone));
+    assert_eq!(carry(&api, root).await, DeletionEnd::Yes);
+    let first = &api.writes()[0].body;
+    assert_eq!(first["metadata"]["resourceVersion"], "6");
+    assert_eq!(first["metadata"]["annotations"], json!({"berth.dev/files-go": "true"}));
+    assert!(first["status"].is_null(), "{first}");
+    assert!(!root.join("bucket/backups/b").exists());
+    api.finish();
+}
+
+/// Somebody has annotated it, or a restore of it has begun.
+#[tokio::test(start_paused = true)]
+async fn what_comes_while_the_files_go_is_seen_before_the_backup_goes() {
+    let gone = json!({"kind": "Status", "status": "Success"});
+    for is_restored in [false, true] {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        store(root, &json!({"cluster": "c", "namespace": "velero", "backup": "u", "run": "deletion-ru"}));
+        let (request_path, backup_path) = (path("deletebackuprequests", "r"), path("backups", "b"));
+        let mut recorded = backup("7", "Deleting");
+        recorded["metadata"]["annotations"] = json!({"berth.dev/files-go": "true"});
+        let restores = format!("{VELERO}/restores");
+        let restore = json!({
+            "apiVersion": "velero.io/v1", "kind": "Restore", "metadata": {"name": "back", "uid": "back"},
+            "spec": {"backupName": "b"}, "status": {"phase": "InProgress"},
+        });
+        let api = Scripted::new();
+        reads(&api, "2", "InProgress", Some(recorded.clone()));
+        let none = || get(&restores).answers(list("1", &[]));
+        api.next(none());
+        if is_restored {
+            api.next(get(&restores).answers(list("1", &[restore])));
+        } else {
+            api.next(none()).next(deleting(&backup_path).refuses(409));
+            recorded["metadata"]["resourceVersion"] = json!("8");
+            reads(&api, "2", "InProgress", Some(recorded));
+            api.next(deleting(&backup_path).answers(gone.clone()))
+                .next(deleting(&request_path).answers(gone.clone()));
+        }
+        let api = with_location(api, root);
+        let ended = carry(&api, root).await;
+        assert_eq!(ended, if is_restored { DeletionEnd::Not } else { DeletionEnd::Yes });
+        assert!(!root.join("bucket/backups/b").exists());
+        let versions: Vec<Value> =
+            api.writes().iter().map(|write| write.body["preconditions"]["resourceVersion"].clone()).collect();
+        let wanted = if is_restored { vec![] } else { vec![json!("7"), json!("8"), Value::Null] };
+        assert_eq!(versions, wanted);
+        api.finish();
+    }
 }
 
 #[tokio::test(start_paused = true)]

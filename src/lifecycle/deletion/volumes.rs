@@ -17,15 +17,16 @@ use berth_core::sync::is_name;
 use flate2::read::MultiGzDecoder;
 use kube::api::{Api, ApiResource, DynamicObject};
 use object_store::ObjectStoreExt as _;
+use object_store::path::Path;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::calls::list;
-use super::carrying::{Carrying, Files, StoredSnapshot, VolumeData};
+use super::carrying::{Carrying, Files, SeenVolumes, StoredSnapshot, VolumeData};
 use crate::backup::operations::{data_namespaces, may_store};
 use crate::patch::digest;
-use crate::storage::{BackupLayout, StoredBackups};
+use crate::storage::{BackupLayout, StoredBackups, Survey};
 
 /// Bytes of a file that lists volumes, as it is stored and unpacked.
 const PACKED: u64 = 16 << 20;
@@ -35,16 +36,42 @@ const VALUES: usize = 2_000_000;
 /// Snapshots that one deletion removes.
 const MOST: usize = 10_000;
 
+/// The files beside the archive that list volumes: their infos, PodVolumeBackups, native snapshots.
+const LISTS: [&str; 3] = ["-volumeinfo.json.gz", "-podvolumebackups.json.gz", "-volumesnapshots.json.gz"];
+
 const WAY_OUT: &str = "delete this Backup by a Velero that runs the controller backup-deletion (and start berth with \
     --disable-controllers=backup-deletion), or annotate the Backup with berth.dev/forget-volumes=REASON, which leaves this data \
     where it is";
 
 impl Carrying<'_> {
-    /// `layout`: the folder, if it is the Backup's. `uid`: of the Backup. `data_in`: the namespaces
-    /// that its request records.
+    /// As [`Self::look_at_volumes`]. What this deletion has found before holds where the files that
+    /// list volumes are the same ones: a Backup that has ended gets no more data.
+    pub(super) async fn look_at_volumes_again(
+        &mut self,
+        layout: Option<&BackupLayout>,
+        survey: Option<&Survey>,
+        uid: &str,
+        data_in: &BTreeSet<String>,
+    ) -> anyhow::Result<VolumeData> {
+        let lists = layout.zip(survey).filter(|_| !self.is_backup_gone && !self.are_snapshots_gone);
+        let lists =
+            lists.and_then(|(layout, survey)| survey.versions(&LISTS.map(|suffix| path(layout, suffix))));
+        let is_same = |seen: &&SeenVolumes| seen.uid == uid && Some(&seen.lists) == lists.as_ref();
+        if let Some(seen) = self.seen_volumes.as_ref().filter(is_same) {
+            return Ok(seen.found.clone());
+        }
+        let found = self.look_at_volumes(layout, survey, uid, data_in).await?;
+        let seen = |lists| SeenVolumes { uid: uid.to_owned(), lists, found: found.clone() };
+        self.seen_volumes = lists.map(seen);
+        Ok(found)
+    }
+
+    /// `layout`: the folder, if it is the Backup's. `survey`: what it has, if that is known. `uid`: of
+    /// the Backup. `data_in`: the namespaces that its request records.
     pub(super) async fn look_at_volumes(
         &self,
         layout: Option<&BackupLayout>,
+        survey: Option<&Survey>,
         uid: &str,
         data_in: &BTreeSet<String>,
     ) -> anyhow::Result<VolumeData> {
@@ -53,7 +80,8 @@ impl Carrying<'_> {
         // Does the list of PodVolumeBackups name some of berth's own?
         let mut has_listed = false;
         if let Some(layout) = layout {
-            for info in read(layout, "-volumeinfo.json.gz").await? {
+            let [infos, files, snapshots] = LISTS;
+            for info in read(layout, survey, infos).await? {
                 match told_by(info, uid) {
                     VolumeInfoEntry::Snapshot(snapshot) => drop(found.snapshots.insert(snapshot)),
                     VolumeInfoEntry::Moved => moved += 1,
@@ -61,7 +89,7 @@ impl Carrying<'_> {
                     VolumeInfoEntry::Nothing => {}
                 }
             }
-            let files: Vec<StoredVolumeObject> = read(layout, "-podvolumebackups.json.gz").await?;
+            let files: Vec<StoredVolumeObject> = read(layout, survey, files).await?;
             for one in &files {
                 match one.own_files() {
                     Some(files) => {
@@ -73,7 +101,7 @@ impl Carrying<'_> {
                 }
             }
             drop(files);
-            let snapshots: Vec<StoredVolumeObject> = read(layout, "-volumesnapshots.json.gz").await?;
+            let snapshots: Vec<StoredVolumeObject> = read(layout, survey, snapshots).await?;
             native += snapshots.iter().filter(|one| one.is_native()).count();
         }
         if moved == 0 {
@@ -355,9 +383,20 @@ fn told_by(info: VolumeInfo, uid: &str) -> VolumeInfoEntry {
     if is_csi && is_named { VolumeInfoEntry::Snapshot(snapshot) } else { VolumeInfoEntry::Nothing }
 }
 
+fn path(layout: &BackupLayout, suffix: &str) -> Path {
+    layout.folder().join(format!("{}{suffix}", layout.backup()))
+}
+
 /// The entries of a file beside the archive. A missing file has none.
-async fn read<T: DeserializeOwned>(layout: &BackupLayout, suffix: &str) -> anyhow::Result<Vec<T>> {
-    let path = layout.folder().join(format!("{}{suffix}", layout.backup()));
+async fn read<T: DeserializeOwned>(
+    layout: &BackupLayout,
+    survey: Option<&Survey>,
+    suffix: &str,
+) -> anyhow::Result<Vec<T>> {
+    let path = path(layout, suffix);
+    if survey.is_some_and(|survey| !survey.may_list(&path)) {
+        return Ok(Vec::new());
+    }
     let found = match layout.store().get(&path).await {
         Ok(found) => found,
         Err(object_store::Error::NotFound { .. }) => return Ok(Vec::new()),

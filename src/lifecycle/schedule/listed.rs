@@ -1,5 +1,5 @@
 //! Reads the Schedules that are due at one time. If they are many, one list of all Schedules costs
-//! the API server less than a read of each.
+//! the API server less than a read of each, and it is asked for a moment before that time.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -29,13 +29,15 @@ const FRESH: Duration = Duration::from_secs(5);
 pub(super) struct ListedSchedules {
     /// When the list was requested.
     at: Instant,
+    /// For which it was requested, whether it came or failed.
+    wanted: HashSet<String>,
     by_name: HashMap<String, Schedule>,
 }
 
 impl ListedSchedules {
     /// An empty list, so that each Schedule is read by itself.
     pub(super) fn none() -> Self {
-        Self { at: Instant::now(), by_name: HashMap::new() }
+        Self { at: Instant::now(), wanted: HashSet::new(), by_name: HashMap::new() }
     }
 
     /// Lists all Schedules and keeps those that are due. Empty if single reads cost less, or if the
@@ -46,11 +48,12 @@ impl ListedSchedules {
         if due.len() < MANY.max(all.len() / PART) || bytes > MOST {
             return listed;
         }
-        let names: HashSet<&str> = due.iter().map(|item| item.schedule.name.as_str()).collect();
+        listed.wanted = due.iter().map(|item| item.schedule.name.clone()).collect();
+        let wanted = &listed.wanted;
         let keep = |mut schedule: Schedule| {
             let name = schedule.name_any();
             schedule.metadata.managed_fields = None;
-            names.contains(name.as_str()).then_some((name, schedule))
+            wanted.contains(&name).then_some((name, schedule))
         };
         let list = list_as(&lifecycle.clients.call, &lifecycle.namespace, keep);
         match timeout(limits::WRITE, list).await {
@@ -59,6 +62,12 @@ impl ListedSchedules {
             Err(_) => debug!("the list of Schedules takes too long: reading each"),
         }
         listed
+    }
+
+    /// Was it requested a moment ago for these Schedules, or for nearly all of them?
+    pub(super) fn is_for(&self, due: &[&CachedSchedule]) -> bool {
+        let missing = due.iter().filter(|item| !self.wanted.contains(&item.schedule.name)).count();
+        missing < MANY && self.at.elapsed() < FRESH
     }
 
     /// `None`: read this Schedule by itself.

@@ -10,6 +10,7 @@ use kube::runtime::watcher;
 use kube::{Client, ResourceExt as _};
 use parking_lot::RwLock;
 
+use crate::guarded::Guarded;
 use crate::watch::{WatchEvent, of_namespace, reflect_by};
 
 /// Most that the namespaces of all of them may weigh together: some 280 bytes for each name. Their
@@ -78,7 +79,7 @@ impl Plans {
             weight.set(weight.get() + kept.weight());
             (schedule.name_any(), kept)
         };
-        let name = |schedule: &kube::core::DeserializeGuard<Schedule>| schedule.name_any();
+        let name = |schedule: &Guarded<Schedule>| schedule.name_any();
         let begin = || weight.set(0);
         let api = of_namespace(client, namespace);
         reflect_by(api, watcher::Config::default(), name, begin, keep, |event| {

@@ -493,6 +493,28 @@ async fn a_thousand_schedules_of_one_time_are_created_within_a_second_by_two_req
     assert_eq!(api.asked().len(), 2003, "two for each, two lists and a watch");
 }
 
+/// The list takes almost a second.
+#[tokio::test(start_paused = true)]
+async fn many_that_are_due_soon_are_listed_before_their_time() {
+    let all: Vec<Value> = (0..2 * listed::MANY).map(numbered).collect();
+    let late = Duration::from_millis(900);
+    for answer in [get(SCHEDULES).answers(list("6", &all)).after(late), get(SCHEDULES).refuses(500)] {
+        let api = Scripted::new()
+            .next(get(SCHEDULES).answers(list("5", &all)))
+            .next(watch(SCHEDULES).never_answers())
+            .once(answer)
+            .always(post(BACKUPS).takes_as("9"));
+        for one in &all {
+            let path = path_of(one);
+            api.always(get(&path).answers(one.clone())).always(patch(&path).answers(recorded(one)));
+        }
+        // They are due half a second before the end.
+        run_for(&api, "2026-01-01T00:04:29.500Z", 31).await;
+        assert_eq!(count(&api, "POST", BACKUPS), all.len());
+        assert_eq!(count(&api, "PATCH", SCHEDULES), all.len());
+    }
+}
+
 /// The watch may be late.
 #[tokio::test(start_paused = true)]
 async fn of_many_that_are_due_each_is_decided_as_the_list_shows_it_and_what_it_lacks_is_read() {

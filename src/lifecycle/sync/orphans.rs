@@ -42,7 +42,8 @@ impl Sync<'_> {
         let Ok(Ok(found)) = timeout(CALL, layout.look()).await else { return false };
         let is_finished = found.is_finished(&layout);
         let Some(claim) = found.folder.claim.filter(|_| !found.folder.published) else { return false };
-        let (Ok(cluster), Ok(written)) = (self.cluster_uid().await, stored.last_written(folder).await) else {
+        let (Ok(cluster), Ok(written)) = (lifecycle.cluster_uid().await, stored.last_written(folder).await)
+        else {
             return false;
         };
         if !is_orphaned(&claim, cluster, &lifecycle.namespace, written, Timestamp::now()) {

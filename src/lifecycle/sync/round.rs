@@ -10,6 +10,7 @@ use berth_api::velero::{
 use berth_api::velero::{DeleteBackupRequest, DeleteBackupRequestPhase};
 use berth_core::sync::{Doubtful, SyncPlan, SyncSkipReason, Tag};
 use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DynamicObject};
@@ -22,7 +23,7 @@ use super::{Past, READS_AT_ONCE, Sync, reference};
 use crate::events::EventReason;
 use crate::lean;
 use crate::lifecycle::deletion::calls::list;
-use crate::storage::{FileSizes, StoredBackups};
+use crate::storage::{ListedFolder, StoredBackups};
 use crate::text::{chain, few};
 use crate::write::{Write, WriteResult, delete, patch};
 
@@ -163,24 +164,39 @@ impl Sync<'_> {
         }
         let name = location.name_any();
         let period = self.period(location).unwrap_or(SignedDuration::ZERO);
-        let files: Option<FileSizes> = match plan.read.len().saturating_mul(LISTED_FROM) >= folders {
-            true => stored.files(folders).await.context("failed to list the files of the store")?,
-            false => None,
-        };
         let OpenDeletions { names: deleted, mut removals } = self.being_deleted(&name).await?;
         past.brought.retain(|backup, _| self.lifecycle.known.get(backup).is_some());
         let mut standing = self.lifecycle.known.size(&name);
         standing.bytes = past.brought.values().fold(standing.bytes, |all, bytes| all.saturating_add(*bytes));
-        let (files, allowance) = (files.as_ref(), Allowance::new(standing));
-        let site = SyncRoundContext { sync: self, location, stored, files, deleted: &deleted, allowance };
+        let allowance = Allowance::new(standing);
+        let site = SyncRoundContext { sync: self, location, stored, deleted: &deleted, allowance };
         let site = &site;
-        let mut reads = futures::stream::iter(&plan.read)
-            .map(|folder| async move { (folder, site.take(folder).await) })
+        let new = plan.read.iter().cloned();
+        // Backups are created while the list goes on, because a large store takes seconds to list.
+        let found: BoxStream<'_, object_store::Result<ListedFolder>> =
+            match plan.read.len().saturating_mul(LISTED_FROM) >= folders {
+                true => stored.files(new.collect(), folders),
+                false => futures::stream::iter(new.map(|folder| Ok((folder, None)))).boxed(),
+            };
+        let mut reads = found
+            .map(|found| async move {
+                let (folder, files) = found?;
+                let taken = site.take(&folder, files.as_ref()).await;
+                Ok::<_, object_store::Error>((folder, taken))
+            })
             .buffer_unordered(READS_AT_ONCE);
         let (mut failures, mut created, mut later) = (0, 0_usize, 0_usize);
         let mut told: Vec<(SyncSkipReason, String, String)> = Vec::new();
-        let mut bare = BTreeSet::new();
-        while let Some((folder, taken)) = reads.next().await {
+        let (mut bare, mut unlisted) = (BTreeSet::new(), None);
+        while let Some(read) = reads.next().await {
+            let (folder, taken) = match read {
+                Ok(read) => read,
+                Err(error) => {
+                    unlisted = Some(error);
+                    break;
+                }
+            };
+            let folder = &folder;
             match taken {
                 FolderResult::Created { ended, volumes } => {
                     created += 1;
@@ -252,6 +268,9 @@ impl Sync<'_> {
         }
         if created > 0 {
             info!(location = name, created, "created Backups that the store has");
+        }
+        if let Some(error) = unlisted {
+            return Err(error).context("failed to list the files of the store");
         }
         Ok(RoundFailures { failed: failures > 0, later: later > 0 })
     }

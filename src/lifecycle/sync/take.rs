@@ -11,7 +11,6 @@ use berth_core::sync::{
     BackupCapacity, Size, SyncSkipReason, Tag, is_written_by_copy, is_written_elsewhere, room,
 };
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::core::NamespaceResourceScope;
@@ -27,13 +26,11 @@ use super::{Past, Sync, reference};
 use crate::client::{is_forbidden, is_not_found, is_too_large, is_unprocessable};
 use crate::events::EventReason;
 use crate::patch::{json_size, merge_into};
-use crate::storage::{FileSizes, MetadataFile, StoredBackups};
+use crate::storage::{FolderFiles, MetadataFile, StoredBackups};
 use crate::text::chain;
 use crate::write::{WriteResult, create};
 
 pub(super) const CALL: Duration = Duration::from_secs(30);
-/// The namespace by whose UID a cluster is known.
-const OF_CLUSTER: &str = "kube-system";
 /// How many other clusters are reported for one location.
 const MOST_OTHERS: usize = 10;
 /// Characters that are kept of the API server's reason for refusing a Backup.
@@ -44,8 +41,6 @@ pub(super) struct SyncRoundContext<'r> {
     pub(super) sync: &'r Sync<'r>,
     pub(super) location: &'r BackupStorageLocation,
     pub(super) stored: &'r StoredBackups,
-    /// The files of the store, if a list of all files was read.
-    pub(super) files: Option<&'r FileSizes>,
     /// Names of Backups that are being deleted.
     pub(super) deleted: &'r BTreeSet<String>,
     pub(super) allowance: Allowance,
@@ -104,7 +99,8 @@ pub(super) enum FolderResult {
 }
 
 impl SyncRoundContext<'_> {
-    pub(super) async fn take(&self, name: &str) -> FolderResult {
+    /// `files`: of the folder, if they were listed.
+    pub(super) async fn take(&self, name: &str, files: Option<&FolderFiles>) -> FolderResult {
         let skipped = |why, tag| FolderResult::Skipped { why, tag, more: String::new() };
         match self.allowance.look() {
             BackupCapacity::Enough => {}
@@ -114,7 +110,7 @@ impl SyncRoundContext<'_> {
         if self.deleted.contains(name) {
             return skipped(SyncSkipReason::BeingDeleted, Tag::new());
         }
-        if self.files.is_some_and(|files| !files.has_metadata(name)) {
+        if files.is_some_and(|files| !files.has_metadata()) {
             return skipped(SyncSkipReason::NoMetadata, Tag::new());
         }
         let (json, tag) = match self.stored.metadata(name).await {
@@ -133,7 +129,7 @@ impl SyncRoundContext<'_> {
         // Velero writes it after the metadata. A backup that failed may have none, and nobody can
         // restore it.
         if restored.object["status"]["phase"] != "Failed" {
-            match self.stored.has_archive(name, self.files).await {
+            match self.stored.has_archive(name, files).await {
                 Ok(true) => {}
                 Ok(false) => {
                     return match self.stored.last_written(name).await {
@@ -146,14 +142,14 @@ impl SyncRoundContext<'_> {
                 Err(error) => return FolderResult::Failed(chain(&error)),
             }
         }
-        match self.stored.deletion(name, self.files).await {
+        match self.stored.deletion(name, files).await {
             Ok(None) => {}
             Ok(Some(claim)) => return skipped(SyncSkipReason::HalfDeleted, claim),
             Err(error) => return FolderResult::Failed(chain(&error)),
         }
         // Read before the Backup is created, because no later round would read the folder of a
         // Backup that exists.
-        let volumes = match self.stored.pod_volume_backups(name, self.files).await {
+        let volumes = match self.stored.pod_volume_backups(name, files).await {
             Ok(gzip) => StoredPodVolumeBackups::read(name, gzip.as_deref()),
             Err(error) => return FolderResult::Failed(chain(&error)),
         };
@@ -274,7 +270,7 @@ impl Sync<'_> {
         if is_read_only || !is_recent || past.others.len() >= MOST_OTHERS {
             return;
         }
-        let Ok(cluster) = self.cluster_uid().await else { return };
+        let Ok(cluster) = self.lifecycle.cluster_uid().await else { return };
         let Ok(Ok(found)) = timeout(CALL, stored.layout(name).look()).await else { return };
         let Some(claim) = found.folder.claim else { return };
         if is_written_by_copy(last, ended, &claim, cluster, &self.lifecycle.namespace) {
@@ -300,14 +296,5 @@ impl Sync<'_> {
             warn!(location = location.name_any(), "{note}");
             self.lifecycle.events.tell_about(EventReason::WrittenElsewhere, reference(location), note);
         }
-    }
-
-    pub(super) async fn cluster_uid(&self) -> anyhow::Result<&str> {
-        let read = || async {
-            let api: Api<Namespace> = Api::all(self.lifecycle.clients.call.clone());
-            let found = timeout(CALL, api.get_metadata(OF_CLUSTER)).await??;
-            found.metadata.uid.context("namespace kube-system has no UID")
-        };
-        self.cluster.get_or_try_init(read).await.map(String::as_str)
     }
 }

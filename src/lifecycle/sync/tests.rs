@@ -74,20 +74,58 @@ impl Place {
         self.lifecycle.known.assume(&serde_json::from_value(backup(name)).unwrap());
     }
 
-    /// One round, in which the API server answers by this script and is told when it was.
-    async fn round(&mut self, api: &Scripted) {
+    /// Another leader, to whom the API server answers by this script. Gives the location.
+    fn lead(&mut self, api: &Scripted) -> BackupStorageLocation {
         let read: BackupStorageLocation = serde_json::from_value(location(self.root.path())).unwrap();
-        let path = format!("{VELERO}/backupstoragelocations/here");
-        let api = api.once(patch(&path).answers(location(self.root.path())));
         let client = api.client("velero");
+        self.lifecycle.cluster = Default::default();
         self.lifecycle.clients = crate::client::Clients { watch: client.clone(), call: client.clone() };
         let roots = vec![self.root.path().to_owned()].into();
         self.lifecycle.opener = Opener::new(client, "velero", roots);
         self.lifecycle.known.observe_location(read.clone());
-        let sync = Sync { lifecycle: &self.lifecycle, cluster: Arc::default() };
+        read
+    }
+
+    /// One round, in which the API server answers by this script and is told when it was.
+    async fn round(&mut self, api: &Scripted) {
+        let path = format!("{VELERO}/backupstoragelocations/here");
+        let api = api.once(patch(&path).answers(location(self.root.path())));
+        let read = self.lead(&api);
+        let sync = Sync { lifecycle: &self.lifecycle };
         sync.round(&read, &mut self.past).await;
         api.finish();
     }
+
+    /// One round of a leader that is killed when it has asked for all of this script. What it knew is
+    /// lost.
+    async fn killed(&mut self, api: &Scripted) {
+        let read = self.lead(api);
+        let sync = Sync { lifecycle: &self.lifecycle };
+        tokio::select! {
+            () = sync.round(&read, &mut self.past) => unreachable!("the last line is never answered"),
+            () = api.played() => {}
+        }
+        api.finish();
+        self.past = Past::default();
+        self.lifecycle.known = Default::default();
+    }
+}
+
+/// A store with a backup that has a PodVolumeBackup: that, and the Backup as long as it lacks it.
+fn with_a_volume() -> (Place, Value, Value) {
+    use std::io::Write as _;
+    let place = Place::new();
+    place.stored("new");
+    let volume = json!({
+        "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup", "metadata": {"name": "new-1"},
+        "spec": {"node": "n"}, "status": {"phase": "Completed"},
+    });
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(json!([volume]).to_string().as_bytes()).unwrap();
+    place.store("new", "new-podvolumebackups.json.gz", gzip.finish().unwrap());
+    let mut lacking = backup("new");
+    lacking["metadata"]["annotations"] = json!({keys::VOLUMES_MISSING: "true"});
+    (place, volume, lacking)
 }
 
 #[tokio::test(start_paused = true)]
@@ -249,18 +287,7 @@ async fn a_backup_whose_files_are_gone_goes_in_the_second_round_as_it_was_seen()
 
 #[tokio::test(start_paused = true)]
 async fn pod_volume_backups_that_could_not_be_created_come_in_a_later_round() {
-    use std::io::Write as _;
-    let mut place = Place::new();
-    place.stored("new");
-    let volume = json!([{
-        "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup", "metadata": {"name": "new-1"},
-        "spec": {"node": "n"}, "status": {"phase": "Completed"},
-    }]);
-    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    gzip.write_all(volume.to_string().as_bytes()).unwrap();
-    place.store("new", "new-podvolumebackups.json.gz", gzip.finish().unwrap());
-    let mut lacking = backup("new");
-    lacking["metadata"]["annotations"] = json!({keys::VOLUMES_MISSING: "true"});
+    let (mut place, volume, lacking) = with_a_volume();
     let (backups, volumes) = (format!("{VELERO}/backups"), format!("{VELERO}/podvolumebackups"));
     let api = Scripted::new()
         .once(get(&format!("{VELERO}/deletebackuprequests")).answers(requests(&[])))
@@ -276,7 +303,7 @@ async fn pod_volume_backups_that_could_not_be_created_come_in_a_later_round() {
     whole["metadata"]["resourceVersion"] = json!("8");
     let api = Scripted::new()
         .once(get(&format!("{backups}/new")).answers(lacking))
-        .once(post(&volumes).answers(volume[0].clone()))
+        .once(post(&volumes).answers(volume))
         .once(patch(&format!("{backups}/new")).answers(whole));
     place.round(&api).await;
     let writes = api.writes();
@@ -522,31 +549,62 @@ async fn a_round_over_thousands_of_known_backups_asks_for_nothing_and_writes_its
     assert_eq!(api.writes().len(), 3, "two Backups, and the time of the round");
 }
 
-/// Its leader was killed after the first of two writes.
+/// A write may have been taken though nobody was there any more to read its answer.
 #[tokio::test(start_paused = true)]
-async fn the_next_leader_creates_the_pod_volume_backups_of_a_backup_that_a_dead_one_brought() {
-    use std::io::Write as _;
-    let mut place = Place::new();
-    place.stored("new");
-    let volume = json!([{
-        "apiVersion": "velero.io/v1", "kind": "PodVolumeBackup", "metadata": {"name": "new-1"},
-        "spec": {"node": "n"}, "status": {"phase": "Completed"},
-    }]);
-    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    gzip.write_all(volume.to_string().as_bytes()).unwrap();
-    place.store("new", "new-podvolumebackups.json.gz", gzip.finish().unwrap());
-    let mut lacking = backup("new");
-    lacking["metadata"]["annotations"] = json!({keys::VOLUMES_MISSING: "true"});
-    // All that a new leader knows is what its watch shows.
-    place.lifecycle.known.assume(&serde_json::from_value(lacking.clone()).unwrap());
-    let mut whole = backup("new");
-    whole["metadata"]["resourceVersion"] = json!("8");
-    let api = Scripted::new()
-        .once(get(&format!("{VELERO}/backups/new")).answers(lacking))
-        .once(post(&format!("{VELERO}/podvolumebackups")).answers(volume[0].clone()))
-        .once(patch(&format!("{VELERO}/backups/new")).answers(whole));
-    place.round(&api).await;
-    place.round(&Scripted::new()).await;
+async fn a_round_whose_leader_is_killed_at_any_write_is_ended_by_the_next_leader() {
+    let (backups, volumes) = (format!("{VELERO}/backups"), format!("{VELERO}/podvolumebackups"));
+    let deletions = || get(&format!("{VELERO}/deletebackuprequests")).answers(requests(&[]));
+    let new = || patch(&format!("{backups}/new"));
+    for (answered, is_last_taken) in (0..4).flat_map(|answered| [(answered, false), (answered, true)]) {
+        let (mut place, volume, lacking) = with_a_volume();
+        let mut whole = backup("new");
+        whole["metadata"]["resourceVersion"] = json!("8");
+        let writes = [
+            (post(&backups), lacking.clone()),
+            (post(&volumes), volume.clone()),
+            (new(), whole.clone()),
+            (patch(&format!("{VELERO}/backupstoragelocations/here")), Value::Null),
+        ];
+        let api = Scripted::new().next(deletions());
+        for (i, (write, answer)) in writes.into_iter().enumerate().take(answered + 1) {
+            api.next(if i < answered { write.answers(answer) } else { write.never_answers() });
+        }
+        place.killed(&api).await;
+
+        // All that the next leader knows is what its watch shows.
+        let taken = answered + usize::from(is_last_taken);
+        if taken > 0 {
+            let shown = if taken < 3 { &lacking } else { &whole };
+            place.lifecycle.known.assume(&serde_json::from_value(shown.clone()).unwrap());
+        }
+        let api = Scripted::new();
+        match taken {
+            0 => {
+                api.once(deletions());
+                api.once(post(&backups).answers(lacking));
+                api.once(post(&volumes).answers(volume));
+            }
+            1 => {
+                api.once(get(&format!("{backups}/new")).answers(lacking));
+                api.once(post(&volumes).answers(volume));
+            }
+            2 => {
+                let owner =
+                    json!({"apiVersion": "velero.io/v1", "kind": "Backup", "name": "new", "uid": "uid-new"});
+                let mut owned = volume;
+                owned["metadata"]["ownerReferences"] = json!([owner]);
+                api.once(get(&format!("{backups}/new")).answers(lacking));
+                api.once(post(&volumes).already_exists());
+                api.once(get(&format!("{volumes}/new-1")).answers(owned));
+            }
+            _ => {}
+        }
+        if taken < 3 {
+            api.once(new().answers(whole));
+        }
+        place.round(&api).await;
+        place.round(&Scripted::new()).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-use berth_test_scripted::{Scripted, get};
+use berth_test_scripted::{Scripted, get, post};
 use kube::Client;
 use prometheus_client::metrics::counter::Counter;
 use serde_json::{Value, json};
@@ -59,6 +59,7 @@ pub fn lifecycle(client: &Client) -> Lifecycle {
         namespace_metrics: 10,
         age_metrics: Default::default(),
         removals: Default::default(),
+        cluster: Default::default(),
     }
 }
 
@@ -170,4 +171,32 @@ async fn a_velero_that_cannot_be_read_stops_what_deletes() {
     };
     assert!(timeout(Duration::from_secs(100), all).await.is_err());
     assert_eq!(*lifecycle.velero_controllers.velero.borrow(), Velero::Unreadable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_to_a_velero_is_told_once_with_the_way_to_have_it_here() {
+    let found = list(&[deployment(&["server", "--disable-controllers=gc"], json!({}))]);
+    let api = Scripted::new()
+        .always(get(DEPLOYMENTS).answers(found))
+        .always(post("/apis/events.k8s.io/v1/namespaces/velero/events").takes_as("9"));
+    let client = api.client("velero");
+    let (events, sending) = Events::new(client.clone(), "velero", Counter::default());
+    let lifecycle = Lifecycle { events, ..lifecycle(&client) };
+    tokio::select! {
+        () = sending => {}
+        () = lifecycle.velero_controllers.follow(&lifecycle) => {}
+        () = sleep(PERIOD * 4) => {}
+    }
+    let told = api.writes();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(
+        (&told[0].body["reason"], &told[0].body["regarding"]["name"]),
+        (&json!("LeftToVelero"), &json!("velero"))
+    );
+    let note = told[0].body["note"].as_str().unwrap();
+    assert!(
+        note.starts_with("berth leaves to this Velero: schedule, backup-deletion, backup-sync, "),
+        "{note}"
+    );
+    assert!(note.contains("--disable-controllers") && !note.contains("gc"), "{note}");
 }

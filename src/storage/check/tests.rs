@@ -136,6 +136,41 @@ async fn a_location_tells_once_when_it_can_be_used_no_longer_and_when_it_can_aga
     assert!(note.contains("does not exist: mount its volume"), "{note}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn of_two_default_locations_the_later_one_stays_the_default_and_the_other_one_is_told_of() {
+    let of = |name: &str, created: &str| -> BackupStorageLocation {
+        let spec = json!({"provider": "aws", "default": true, "objectStorage": {"bucket": "b"}});
+        let mut of = location(name, &spec);
+        of["metadata"]["creationTimestamp"] = json!(created);
+        serde_json::from_value(of).unwrap()
+    };
+    let two = [of("early", "2026-01-01T00:00:00Z"), of("late", "2026-01-02T00:00:00Z")];
+    let api = Scripted::new()
+        .once(patch(&format!("{LOCATIONS}/early")).answers(serde_json::to_value(&two[0]).unwrap()))
+        .always(post("/apis/events.k8s.io/v1/namespaces/velero/events").takes_as("9"));
+    let client = api.client("velero");
+    let opener = Opener::new(client.clone(), "velero", Roots::default());
+    let (events, sending) = Events::new(client.clone(), "velero", Counter::default());
+    let checker = LocationChecker::new(client, "velero", opener, Duration::from_secs(60));
+    let checker = checker.keeping_one_default(events);
+    let keeping = async {
+        checker.keep_one_default(&two).await;
+        checker.keep_one_default(&two[1..]).await;
+        tokio::time::sleep(Duration::from_secs(10)).await;
+    };
+    tokio::select! {
+        () = sending => {}
+        () = keeping => {}
+    }
+    let writes = api.writes();
+    assert_eq!(writes[0].body["spec"], json!({"default": false}));
+    assert_eq!(writes[0].body["metadata"], json!({"uid": "early", "resourceVersion": "1"}));
+    let told: Vec<&Value> = writes[1..].iter().map(|write| &write.body["reason"]).collect();
+    assert_eq!(told, ["DefaultChanged"]);
+    let note = writes[1].body["note"].as_str().unwrap();
+    assert!(note.contains("because late is"), "{note}");
+}
+
 /// The API server would not take it, and the location would stay Available.
 #[test]
 fn the_status_quotes_so_much_of_a_stores_answer_and_no_more() {

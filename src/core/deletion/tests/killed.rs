@@ -104,7 +104,10 @@ impl World {
                 DeletionStep::TakeOut if self.is_going => self.request = None,
                 DeletionStep::TakeOut | DeletionStep::RemoveBackup => self.is_going = true,
                 DeletionStep::Begin => (self.request, self.is_recorded) = (Some(true), true),
-                DeletionStep::Mark => self.phase = Some("Deleting"),
+                DeletionStep::Mark { files_go } => {
+                    self.phase = Some("Deleting");
+                    self.files_go |= files_go;
+                }
                 DeletionStep::Record => self.files_go = true,
                 DeletionStep::Claim => self.stored.claim = Some(claim(CLUSTER, UID, "deletion-1")),
                 DeletionStep::RemoveSnapshots => self.snapshots = self.snapshots.saturating_sub(1),

@@ -228,10 +228,10 @@ async fn a_folder_stays_whose_data_is_in_more_namespaces_than_one_deletion_forge
     let store = lifecycle.opener.open_existing(&location).await.unwrap();
     let layout = BackupLayout::new(store, None, "b");
     let mut names: BTreeSet<String> = (0..10_000).map(|i| i.to_string()).collect();
-    let found = carrying.look_at_volumes(Some(&layout), "u", &names).await.unwrap();
+    let found = carrying.look_at_volumes(Some(&layout), None, "u", &names).await.unwrap();
     assert_eq!(found.files.len(), 10_000);
     names.insert("one-more".to_owned());
-    let failed = carrying.look_at_volumes(Some(&layout), "u", &names).await.err().unwrap().to_string();
+    let failed = carrying.look_at_volumes(Some(&layout), None, "u", &names).await.err().unwrap().to_string();
     assert!(failed.contains("10001 places"), "{failed}");
     api.finish();
 }

@@ -46,10 +46,16 @@ async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
     same_name["spec"]["volumeSnapshotRef"] = json!({"namespace": "berth-too", "name": "s", "uid": "s"});
     for others in [others, same_name.clone()] {
         api.next(get(all).answers(list("1", &[others])));
-        let refused = carrying.remove_snapshots(&[snapshot("h")].into()).await.unwrap_err();
+        let refused = carrying.remove_snapshots(&[snapshot("h")].into(), true).await.unwrap_err();
         assert!(refused.to_string().contains("VolumeSnapshotContent others"), "{refused}");
         assert!(api.writes().is_empty());
     }
+    // What nothing in the cluster names stays where the backup was never visible: the folder may be
+    // forged.
+    api.next(get(all).answers(list("1", &[]))).next(get(&format!("{all}/c")).refuses(404));
+    carrying.remove_snapshots(&[snapshot("h")].into(), false).await.unwrap();
+    assert!(api.writes().is_empty());
+
     // The backup's own, which was kept: it is taken over.
     let mut kept = same_name;
     kept["metadata"] = json!({"name": "c", "uid": "cu", "labels": {"velero.io/backup-name": "b"}});
@@ -60,7 +66,7 @@ async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
         .next(get(&content).answers(kept.clone()))
         .next(deleting(&content).answers(kept))
         .next(get(&content).refuses(404));
-    carrying.remove_snapshots(&[snapshot("h")].into()).await.unwrap();
+    carrying.remove_snapshots(&[snapshot("h")].into(), false).await.unwrap();
     let before = api.writes().len();
 
     let name = format!("berth-delete-{:.32}", crate::patch::digest("d/i"));
@@ -83,7 +89,7 @@ async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
         .next(deleting(&own).answers(goes.clone()))
         .next(get(&own).answers(goes))
         .next(get(&own).refuses(404));
-    carrying.remove_snapshots(&[snapshot("i")].into()).await.unwrap();
+    carrying.remove_snapshots(&[snapshot("i")].into(), true).await.unwrap();
     let made = &api.writes()[before].body;
     assert_eq!(made["spec"]["deletionPolicy"], "Delete");
     assert_eq!(made["spec"]["source"]["snapshotHandle"], "i");
@@ -101,7 +107,7 @@ async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
         .next(get(&own).answers(missing.clone()))
         .next(deleting(&own).answers(missing))
         .next(get(&own).refuses(404));
-    carrying.remove_snapshots(&[snapshot("i")].into()).await.unwrap();
+    carrying.remove_snapshots(&[snapshot("i")].into(), true).await.unwrap();
 
     // A driver that needs a Secret finds it named, also on what was made before it was.
     let secret = json!({
@@ -121,7 +127,7 @@ async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
         .next(patching(&other).answers(made))
         .next(get(&other).refuses(404))
         .next(get(&other).refuses(404));
-    carrying.remove_snapshots(&[of_other].into()).await.unwrap();
+    carrying.remove_snapshots(&[of_other].into(), true).await.unwrap();
     for write in &api.writes()[before..before + 2] {
         assert_eq!(write.body["metadata"]["annotations"], secret, "{}", write.method);
     }
@@ -131,7 +137,7 @@ async fn a_snapshot_in_its_storage_gets_a_content_that_takes_it_along() {
         .next(get(&format!("{all}/c")).refuses(404))
         .next(post(all).answers(stands))
         .always(get(&own).answers(failing));
-    let late = carrying.remove_snapshots(&[snapshot("i")].into()).await.unwrap_err().to_string();
+    let late = carrying.remove_snapshots(&[snapshot("i")].into(), true).await.unwrap_err().to_string();
     assert!(late.contains("has not found a snapshot yet") && late.contains("the driver is away"), "{late}");
     assert!(api.writes().last().is_some_and(|write| write.method == "POST"), "{:#?}", api.writes());
     api.finish();
