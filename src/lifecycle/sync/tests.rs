@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::storage::Opener;
 
+mod orphans;
+
 const VELERO: &str = "/apis/velero.io/v1/namespaces/velero";
 
 struct Place {
@@ -337,189 +339,60 @@ async fn a_store_with_more_than_the_cluster_may_hold_fills_neither_a_round_nor_e
     assert_eq!(*annotations, json!({keys::ALL_BROUGHT: null}), "not all is brought");
 }
 
-/// It was deleted by kubectl while it ran, and nobody led.
+/// The garbage collector takes an owner of another cluster for one that is deleted.
 #[tokio::test(start_paused = true)]
-async fn what_a_backup_has_left_that_nobody_saw_go_is_removed_and_nothing_else() {
-    const REQUESTS: &str = "/apis/velero.io/v1/namespaces/velero/deletebackuprequests";
-    let cluster = || {
-        get("/api/v1/namespaces/kube-system")
-            .answers(json!({"metadata": {"name": "kube-system", "uid": "c"}}))
-    };
-    let claim = |cluster: &str| {
-        json!({"cluster": cluster, "namespace": "velero", "backup": "u", "run": "r"}).to_string()
-    };
-    for (claimed_by, is_silent, there) in [
-        ("c", true, None),
-        ("c", true, Some("u")),
-        ("c", true, Some("later")),
-        ("c", false, None),
-        ("away", true, None),
-    ] {
+async fn a_backup_keeps_its_schedule_as_its_owner_only_where_that_very_schedule_is_here() {
+    let owner = json!({"apiVersion": "velero.io/v1", "kind": "Schedule", "name": "daily", "uid": "s"});
+    for (here, is_kept) in [(Some("s"), true), (Some("another"), false), (None, false)] {
         let mut place = Place::new();
-        let _carries_out = place.lifecycle.removals.carry_out();
-        // What is skipped is read again in the next round.
-        place.lifecycle.sync_period = std::time::Duration::ZERO;
-        place.store("left", "left.tar.gz", "x");
-        place.store("left", "berth-run.json", claim(claimed_by));
-        for file in ["left.tar.gz", "berth-run.json"].into_iter().take(if is_silent { 2 } else { 1 }) {
-            place.age("left", file);
-        }
-        let is_doubted = claimed_by == "c" && is_silent;
-        for round in 0..3 {
-            let api = Scripted::new().once(get(REQUESTS).answers(requests(&[])));
-            if round > 0 {
-                api.once(cluster());
-            }
-            if round > 0 && is_doubted {
-                let look = get(&format!("{VELERO}/backups/left"));
-                api.once(match there {
-                    None => look.refuses(404),
-                    Some(uid) => {
-                        let mut there = backup("left");
-                        there["metadata"]["uid"] = json!(uid);
-                        look.answers(there)
-                    }
-                });
-            }
-            let is_asked = round == 2 && is_doubted && there != Some("u");
-            if is_asked {
-                api.once(post(REQUESTS).takes_as("9"));
-            }
-            place.round(&api).await;
-            let writes = api.writes();
-            assert_eq!(writes.len(), 1 + usize::from(is_asked), "{writes:?}");
-            if is_asked {
-                let asked = &writes[0].body;
-                assert_eq!(asked["metadata"]["name"], "removal-u");
-                assert_eq!(asked["metadata"]["annotations"][keys::DELETES_IN], "here");
-                assert_eq!(asked["status"]["phase"], "InProgress");
-            }
-        }
-        assert!(place.root.path().join("b/p/backups/left/left.tar.gz").exists(), "the deletion removes it");
-    }
-}
-
-/// Whoever may create requests could take the name.
-#[tokio::test(start_paused = true)]
-async fn a_request_of_somebody_else_does_not_keep_what_a_backup_has_left() {
-    const REQUESTS: &str = "/apis/velero.io/v1/namespaces/velero/deletebackuprequests";
-    for is_ours in [true, false] {
-        let mut place = Place::new();
-        let _carries_out = place.lifecycle.removals.carry_out();
-        place.lifecycle.sync_period = std::time::Duration::ZERO;
-        place.store("left", "left.tar.gz", "x");
-        let claim = json!({"cluster": "c", "namespace": "velero", "backup": "u", "run": "r"});
-        place.store("left", "berth-run.json", claim.to_string());
-        for file in ["left.tar.gz", "berth-run.json"] {
-            place.age("left", file);
-        }
-        let annotations = if is_ours { json!({keys::DELETES_IN: "here"}) } else { json!({}) };
-        let found = json!({
-            "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest",
-            "metadata": {
-                "name": "removal-u", "namespace": "velero", "uid": "f",
-                "labels": {keys::BACKUP_UID: "u"}, "annotations": annotations,
-            },
-            "spec": {"backupName": "left"}, "status": {"phase": "Processed"},
-        });
-        for round in 0..3 {
-            let api = Scripted::new().once(get(REQUESTS).answers(requests(&[])));
-            if round > 0 {
-                let cluster = json!({"metadata": {"name": "kube-system", "uid": "c"}});
-                api.once(get("/api/v1/namespaces/kube-system").answers(cluster));
-                api.once(get(&format!("{VELERO}/backups/left")).refuses(404));
-            }
-            if round == 2 {
-                api.once(post(REQUESTS).already_exists());
-                api.once(get(&format!("{REQUESTS}/removal-u")).answers(found.clone()));
-                if !is_ours {
-                    api.once(post(REQUESTS).takes_as("9"));
-                }
-            }
-            place.round(&api).await;
-            let writes = api.writes();
-            let made = writes.iter().filter(|write| write.method == "POST");
-            let names: Vec<_> = made.map(|write| write.body["metadata"]["name"].clone()).collect();
-            let wanted = ["removal-u", "removal-u-again"].into_iter().take(if is_ours { 1 } else { 2 });
-            assert_eq!(names, wanted.take(if round == 2 { 2 } else { 0 }).collect::<Vec<_>>());
-        }
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_finished_backup_that_has_only_lost_its_metadata_is_left_alone() {
-    const REQUESTS: &str = "/apis/velero.io/v1/namespaces/velero/deletebackuprequests";
-    for (more, is_asked) in [(None, false), (Some("berth-checkpoint"), true)] {
-        let mut place = Place::new();
-        let _carries_out = place.lifecycle.removals.carry_out();
-        place.lifecycle.sync_period = std::time::Duration::ZERO;
-        let claim = json!({"cluster": "c", "namespace": "velero", "backup": "u", "run": "r"}).to_string();
-        let files = ["left.tar.gz", "left-results.gz", "left-logs.gz", "berth-run.json"];
-        for file in files.into_iter().chain(more) {
-            place.store("left", file, &claim);
-            place.age("left", file);
-        }
-        for round in 0..3 {
-            let api = Scripted::new().once(get(REQUESTS).answers(requests(&[])));
-            if round > 0 {
-                let cluster = json!({"metadata": {"name": "kube-system", "uid": "c"}});
-                api.once(get("/api/v1/namespaces/kube-system").answers(cluster));
-                api.once(get(&format!("{VELERO}/backups/left")).refuses(404));
-            }
-            let is_asked = round == 2 && is_asked;
-            if is_asked {
-                api.once(post(REQUESTS).takes_as("9"));
-            }
-            place.round(&api).await;
-            assert_eq!(api.writes().len(), 1 + usize::from(is_asked), "{more:?} {round}");
-        }
-        assert_eq!(place.past.finished.len(), usize::from(!is_asked));
-    }
-}
-
-/// Whoever may write to the store may make any number of folders with claims.
-#[tokio::test(start_paused = true)]
-async fn no_more_removals_are_asked_for_while_a_location_has_many_that_have_not_ended() {
-    const REQUESTS: &str = "/apis/velero.io/v1/namespaces/velero/deletebackuprequests";
-    let open = |count: usize, location: &str, phase: &str| -> Vec<Value> {
-        let one = |i: usize| {
-            json!({
-                "metadata": {
-                    "name": format!("removal-{location}-{phase}-{i}"),
-                    "annotations": {keys::DELETES_IN: location},
-                },
-                "spec": {"backupName": format!("other-{i}")}, "status": {"phase": phase},
+        let mut owned = backup("new");
+        owned["metadata"]["ownerReferences"] = json!([owner]);
+        place.stored("new");
+        place.store("new", "velero-backup.json", owned.to_string());
+        let schedule = get(&format!("{VELERO}/schedules/daily"));
+        let found = |uid| json!({"apiVersion": "velero.io/v1", "kind": "Schedule", "metadata": {"name": "daily", "uid": uid}});
+        let api = Scripted::new()
+            .once(get(&format!("{VELERO}/deletebackuprequests")).answers(requests(&[])))
+            .once(match here {
+                Some(uid) => schedule.answers(found(uid)),
+                None => schedule.refuses(404),
             })
-        };
-        (0..count).map(one).collect()
-    };
-    for (here, is_looked_at) in [(20, false), (19, true)] {
-        let mut place = Place::new();
-        let _carries_out = place.lifecycle.removals.carry_out();
-        place.lifecycle.sync_period = std::time::Duration::ZERO;
-        let claim = json!({"cluster": "c", "namespace": "velero", "backup": "u", "run": "r"}).to_string();
-        place.store("left", "left.tar.gz", "x");
-        place.store("left", "berth-run.json", claim);
-        for file in ["left.tar.gz", "berth-run.json"] {
-            place.age("left", file);
-        }
-        let items =
-            [open(here, "here", "InProgress"), open(20, "away", "InProgress"), open(20, "here", "Processed")];
-        for round in 0..3 {
-            let api = Scripted::new().once(get(REQUESTS).answers(requests(&items.concat())));
-            if round > 0 && is_looked_at {
-                let cluster = json!({"metadata": {"name": "kube-system", "uid": "c"}});
-                api.once(get("/api/v1/namespaces/kube-system").answers(cluster));
-                api.once(get(&format!("{VELERO}/backups/left")).refuses(404));
-            }
-            let is_asked = round == 2 && is_looked_at;
-            if is_asked {
-                api.once(post(REQUESTS).takes_as("9"));
-            }
-            place.round(&api).await;
-            assert_eq!(api.writes().len(), 1 + usize::from(is_asked), "{here} {round}");
-        }
+            .once(post(&format!("{VELERO}/backups")).answers(backup("new")));
+        place.round(&api).await;
+        let created = &api.writes()[0].body["metadata"]["ownerReferences"];
+        assert_eq!(*created, if is_kept { json!([owner]) } else { Value::Null }, "{here:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_default_location_has_its_round_first_and_one_that_is_away_or_going_has_none() {
+    let place = Place::new();
+    let of = |name: &str, more: Value| -> BackupStorageLocation {
+        let mut of = location(place.root.path());
+        of["metadata"]["name"] = json!(name);
+        crate::patch::merge_into(&mut of, more);
+        serde_json::from_value(of).unwrap()
+    };
+    let now: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
+    let (synced, often) =
+        (json!({"lastSyncedTime": "2026-01-01T11:59:30Z"}), json!({"backupSyncPeriod": "10s"}));
+    let all = vec![
+        of("b", json!({})),
+        of("a", json!({})),
+        of("main", json!({"spec": {"default": true}})),
+        of("away", json!({"status": {"phase": "Unavailable"}})),
+        of("going", json!({"metadata": {"deletionTimestamp": "2026-01-01T11:00:00Z"}})),
+        of("never", json!({"spec": {"backupSyncPeriod": "0s"}})),
+        of("not yet", json!({"status": synced})),
+        of("often", json!({"spec": often, "status": synced})),
+        // Of which it does not show yet that it has begun.
+        of("begun", json!({})),
+    ];
+    let begun = Past { begun: Some(now), ..Past::default() };
+    let sync = Sync { lifecycle: &place.lifecycle };
+    let due = sync.due(all, &BTreeMap::from([("begun".to_owned(), begun)]), now);
+    let names: Vec<String> = due.iter().map(ResourceExt::name_any).collect();
+    assert_eq!(names, ["main", "a", "b", "often"]);
 }
 
 #[tokio::test(start_paused = true)]
