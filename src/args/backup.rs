@@ -124,10 +124,11 @@ pub struct SpecArgs {
     /// ConfigMap with resource policies.
     #[arg(long)]
     pub resource_policies_configmap: Option<String>,
-    /// Data mover. `velero`, or nothing: the built-in one.
+    /// Program that moves the data of snapshots: berth, velero, or another one. Default: berth where
+    /// its node agents run and none of Velero's, else velero.
     #[arg(long)]
     pub data_mover: Option<String>,
-    /// How many files of a volume to upload at the same time. 0: the uploader's default.
+    /// How many files of a volume Velero's node-agents upload at the same time. 0: their default.
     #[arg(long, allow_hyphen_values = true, value_parser = whole_number)]
     pub parallel_files_upload: Option<i64>,
 }
