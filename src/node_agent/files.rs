@@ -85,6 +85,7 @@ impl Job {
         if !found.waits {
             return Err(NotYet.into());
         }
+        self.waits_no_more();
         ensure_few(runs(&*object))?;
         let data = found.folder.clone().into();
         let restored = match self.bring(location, namespace, snapshot, data).await? {

@@ -268,6 +268,10 @@ impl Job {
         if let Err(error) = &result
             && error.is::<NotYet>()
         {
+            if self.is_try {
+                // Nothing was tried.
+                fence.write(&json!({"metadata": counted(runs_before)})).await;
+            }
             info!(kind = K::KIND.as_str(), name, %error, "not begun again");
             return EndWrite::Failed;
         }

@@ -304,7 +304,8 @@ impl CarriedMovement for PodVolumeRestore {
     }
 
     async fn work(&self, job: &Job, _: bool) -> anyhow::Result<End> {
-        job.restore(Arc::new(self.clone())).await
+        let object = Arc::new(self.clone());
+        job.once_pod_waits(|| job.restore(Arc::clone(&object))).await
     }
 }
 
@@ -328,8 +329,18 @@ mod tests {
     }
 
     async fn ran(api: &Scripted, task: &str, stop: &CancellationToken) -> anyhow::Result<()> {
+        ran_where(api, task, stop, Path::new("/pods")).await
+    }
+
+    /// `pods`: the folders of pods that the pod sees.
+    async fn ran_where(
+        api: &Scripted,
+        task: &str,
+        stop: &CancellationToken,
+        pods: &Path,
+    ) -> anyhow::Result<()> {
         let client = api.client("velero");
-        let settings = Settings::of_tests("/pods");
+        let settings = Settings::of_tests(pods);
         let opener = Opener::new(client.clone(), "velero", Vec::new().into());
         run(Clients { watch: client.clone(), call: client }, settings, opener, task, stop.clone()).await
     }
@@ -495,6 +506,43 @@ mod tests {
         assert_eq!(ended["phase"], "Failed", "{ended}");
         let why = ended["message"].as_str().unwrap();
         assert!(why.contains("/pods/p/volumes cannot be read"), "{why}");
+    }
+
+    /// It takes a data path of the node from others.
+    #[tokio::test(start_paused = true)]
+    async fn a_restore_for_which_its_pod_waits_no_more_ends() {
+        const RESTORE: &str = "/apis/velero.io/v1/namespaces/velero/podvolumerestores/r";
+        const POD: &str = "/api/v1/namespaces/shop/pods/web-0";
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("p/volumes/kubernetes.io~empty-dir/data")).unwrap();
+        let restore = json!({
+            "apiVersion": "velero.io/v1", "kind": "PodVolumeRestore",
+            "metadata": {
+                "name": "r", "namespace": "velero", "uid": "u", "resourceVersion": "7",
+                "annotations": {"berth.dev/by-mover": "true"}, "labels": {"velero.io/restore-uid": "of"},
+            },
+            "spec": {
+                "uploaderType": "restic", "volume": "data", "sourceNamespace": "shop", "snapshotID": "s",
+                "pod": {"namespace": "shop", "name": "web-0", "uid": "p"},
+            },
+            "status": {"phase": "InProgress", "node": "n1"},
+        });
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "web-0", "namespace": "shop", "uid": "p"},
+            "spec": {"nodeName": "n1", "containers": [], "volumes": [{"name": "data", "emptyDir": {}}]},
+            "status": {"phase": "Running"},
+        });
+        let api = Scripted::new()
+            .always(get(RESTORE).answers(restore.clone()))
+            .always(patch(RESTORE).answers(restore))
+            .always(get(POD).answers(pod));
+        let task = "PodVolumeRestore/r/u";
+        ran_where(&api, task, &CancellationToken::new(), root.path()).await.unwrap();
+        let ended = api.writes().last().unwrap().body["status"].clone();
+        assert_eq!(ended["phase"], "Failed", "{ended}");
+        let why = ended["message"].as_str().unwrap();
+        assert!(why.contains("has not for 30 minutes"), "{why}");
     }
 
     #[tokio::test(start_paused = true)]

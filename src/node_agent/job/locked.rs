@@ -1,6 +1,6 @@
 //! Waits while another process holds the exclusive lock of a repository. The job gives its place to
 //! others meanwhile, because one repository must not keep the volumes of all others on the node
-//! waiting.
+//! waiting. A data mover pod also waits for the pod whose volume it restores.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use berth_pod_volumes::Fault;
 use tokio::time::{Instant, sleep};
 use tracing::info;
 
-use super::Job;
+use super::{Job, NotYet};
 use crate::pace::paced;
 
 /// How often a waiting job checks whether the lock is gone.
@@ -19,6 +19,9 @@ const PATIENT: Duration = Duration::from_secs(300);
 /// How long it waits for another agent to finish the maintenance of the repository, which takes
 /// less.
 const MAINTENANCE: Duration = Duration::from_secs(9000);
+/// How long a data mover pod waits for the pod whose volume it restores, for example while the node
+/// starts again. It keeps a data path of the node meanwhile.
+const POD: Duration = Duration::from_secs(1800);
 /// How often a job that waits for a place checks whether it is canceled.
 const CANCELED: Duration = Duration::from_secs(1);
 
@@ -101,6 +104,39 @@ impl Job {
                 }
             }
         }
+    }
+
+    /// Tries the work again while the pod does not wait for its restore. If the process ended
+    /// instead, it would be started again for ever, and keep a data path of the node from others.
+    ///
+    /// # Errors
+    /// That of the work, or that the pod has not waited for too long.
+    pub(in crate::node_agent) async fn once_pod_waits<T, F>(&self, work: impl Fn() -> F) -> anyhow::Result<T>
+    where
+        F: Future<Output = anyhow::Result<T>>,
+    {
+        let begun = Instant::now();
+        let minutes = POD.as_secs() / 60;
+        loop {
+            match work().await {
+                Err(error) if error.is::<NotYet>() => {
+                    ensure!(!self.watched.is_canceled(), Fault::Canceled);
+                    ensure!(
+                        begun.elapsed() < POD,
+                        "{error}, and has not for {minutes} minutes: delete the pod, and restore it again"
+                    );
+                    *self.waits_for.lock() = format!("waits for at most {minutes} minutes, because {error}");
+                }
+                done => return done,
+            }
+            sleep(paced(LOOK)).await;
+            self.watched.waits();
+        }
+    }
+
+    /// What the job waited for is there.
+    pub(in crate::node_agent) fn waits_no_more(&self) {
+        self.waits_for.lock().clear();
     }
 
     /// Checks that the repository is not locked.
@@ -200,6 +236,37 @@ mod tests {
         assert!((PATIENT..PATIENT + 2 * LOOK).contains(&begun.elapsed()), "{:?}", begun.elapsed());
         other.watched.cancel();
         let error = other.unlocked(work, work).await.unwrap_err();
+        assert!(matches!(error.downcast_ref(), Some(Fault::Canceled)), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_restore_goes_on_when_its_pod_waits_again_and_ends_when_it_does_not_for_long() {
+        let places = Places::new(3, Arc::default());
+        let [again, never, canceled] = [(); 3].map(|()| job(&Scripted::new(), &places));
+        let begun = Instant::now();
+        let work = || async {
+            if begun.elapsed() < POD / 2 {
+                return Err(anyhow::Error::from(NotYet));
+            }
+            again.waits_no_more();
+            Ok(())
+        };
+        let told = async {
+            sleep(POD / 4).await;
+            again.waits_for.lock().clone()
+        };
+        let (done, told) = tokio::join!(again.once_pod_waits(work), told);
+        assert!(done.is_ok());
+        assert!(told.starts_with("waits for at most 30 minutes, because the pod does not wait"), "{told}");
+        assert_eq!(*again.waits_for.lock(), "");
+        let (begun, signs) = (Instant::now(), never.watched.signs());
+        let work = || async { Err::<(), _>(anyhow::Error::from(NotYet)) };
+        let error = never.once_pod_waits(work).await.unwrap_err();
+        assert!(!error.is::<NotYet>(), "it would be begun again: {error}");
+        assert!((POD..POD + 2 * LOOK).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+        assert!(never.watched.signs() > signs, "who waits is not taken for hung");
+        canceled.watched.cancel();
+        let error = canceled.once_pod_waits(work).await.unwrap_err();
         assert!(matches!(error.downcast_ref(), Some(Fault::Canceled)), "{error}");
     }
 }

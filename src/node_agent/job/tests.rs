@@ -58,6 +58,19 @@ async fn what_a_job_waits_for_stands_in_its_status_and_is_no_run_of_it() {
     assert_eq!(runs.collect::<Vec<_>>(), [Some("1"), Some("0"), Some("1"), None]);
 }
 
+/// As its node restarts, for example. Otherwise it would be given up once the pod waits.
+#[tokio::test(start_paused = true)]
+async fn a_restore_for_which_no_pod_waits_was_not_tried() {
+    let api = server();
+    let job = job(&api, &Places::new(1, Arc::default()));
+    let object: PodVolumeBackup = serde_json::from_value(object()).unwrap();
+    let work = async { Err(anyhow::Error::from(NotYet)) };
+    assert_eq!(job.carry(&object, work).await, EndWrite::Failed);
+    let writes = api.writes();
+    let runs = writes.iter().map(|write| write.body["metadata"]["annotations"][RUNS].as_str());
+    assert_eq!(runs.collect::<Vec<_>>(), [Some("1"), Some("0")]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn files_and_rate_are_told_with_the_bytes_and_once_a_second() {
     let api = server();
