@@ -1,24 +1,33 @@
 //! Folders as stores, of which only regular files are read. Whoever may write to a folder may put a
 //! FIFO or a device in place of a file. The open of a FIFO waits until somebody opens its other
-//! end, and each try to read it would hold a thread for that long.
+//! end, and each try to read it would hold a thread for that long. And they may put a link in place
+//! of a folder, behind which nothing is removed, because that may be anything that berth may remove.
 
 use std::fmt;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use nix::fcntl::OFlag;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, unlinkat};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
     Attributes, CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
     ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
+
+/// Files that are removed at the same time.
+const REMOVED_AT_ONCE: usize = 10;
 
 /// Options by which no open waits, whatever has the name of the file by then.
 pub(super) fn unwaiting() -> OpenOptions {
@@ -118,7 +127,16 @@ impl ObjectStore for RegularFiles {
     }
 
     fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
-        self.0.delete_stream(paths)
+        let store = Arc::clone(&self.0);
+        let removed = paths.map(move |path| {
+            let store = Arc::clone(&store);
+            async move {
+                let path = path?;
+                let done = tokio::task::spawn_blocking(move || remove(&store, &path).map(|()| path)).await;
+                done.map_err(|error| failed(error.into()))?
+            }
+        });
+        removed.buffered(REMOVED_AT_ONCE).boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
@@ -185,6 +203,49 @@ fn read(file: PathBuf, location: Path, options: GetOptions) -> Result<GetResult>
     })
 }
 
+/// Removes a file, and the folders that are empty then, because a bucket has none. Blocks.
+fn remove(store: &LocalFileSystem, path: &Path) -> Result<()> {
+    let file = store.path_to_filesystem(path)?;
+    let cannot = |error: io::Error| match error.kind() {
+        ErrorKind::NotFound => Error::NotFound { path: file.display().to_string(), source: error.into() },
+        _ => failed(format!("{} cannot be removed: {error}", file.display()).into()),
+    };
+    let whole = file.ancestors().nth(path.parts_count()).zip(file.parent()).zip(file.file_name());
+    let Some(((root, parent), name)) = whole else {
+        return Err(failed(format!("{} names no file of the folder", file.display()).into()));
+    };
+    let below = parent.strip_prefix(root).map_err(|error| failed(error.into()))?;
+    let folder = beneath(root, below).map_err(cannot)?;
+    unlinkat(&folder, name, UnlinkatFlags::NoRemoveDir).map_err(|error| cannot(error.into()))?;
+    let mut emptied = below;
+    while let (Some(above), Some(name)) = (emptied.parent(), emptied.file_name()) {
+        let removed = beneath(root, above).map(|above| unlinkat(&above, name, UnlinkatFlags::RemoveDir));
+        if !matches!(removed, Ok(Ok(()))) {
+            break;
+        }
+        emptied = above;
+    }
+    Ok(())
+}
+
+/// Opens a folder below another one, each name from the open folder that it is in, so that it makes
+/// no difference who puts a link in place of one meanwhile.
+fn beneath(root: &FilePath, below: &FilePath) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let mut folder = OwnedFd::from(OpenOptions::new().read(true).custom_flags(flags.bits()).open(root)?);
+    for name in below {
+        let opened = openat(&folder, name, flags | OFlag::O_NOFOLLOW, Mode::empty());
+        folder = opened.map_err(|error| match error {
+            Errno::ENOTDIR | Errno::ELOOP => io::Error::other(format!(
+                "{} on the way to it is a link or a file, and berth removes nothing behind links: remove that first",
+                name.display()
+            )),
+            error => error.into(),
+        })?;
+    }
+    Ok(folder)
+}
+
 /// The tag that object_store gives a file that it writes or lists. Conditional writes compare the
 /// two.
 fn tag(found: &Metadata) -> String {
@@ -239,6 +300,40 @@ mod tests {
             let error = store.get(&Path::from(path)).await.unwrap_err();
             assert!(matches!(error, Error::NotFound { .. }), "{path}: {error}");
         }
+    }
+
+    /// A list follows links, and whoever may write to one folder could have the files of another
+    /// one removed with a backup.
+    #[tokio::test]
+    async fn what_a_link_leads_to_is_not_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |path: &str| folder.path().join(path);
+        let theirs = at("other/backups/c/file");
+        for file in [&at("bucket/backups/b/more/file"), &at("bucket/backups/b/file"), &theirs] {
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, "content").unwrap();
+        }
+        symlink(theirs.parent().unwrap(), at("bucket/backups/b/link")).unwrap();
+        symlink(&theirs, at("bucket/backups/b/linked")).unwrap();
+        let store = store(&at("bucket"));
+        let linked = Path::from("backups/b/link/file");
+        let listed: Vec<ObjectMeta> = store.list(None).try_collect().await.unwrap();
+        assert!(listed.iter().any(|one| one.location == linked), "{listed:?}");
+        let error = store.delete(&linked).await.unwrap_err().to_string();
+        assert!(error.contains("link on the way to it is a link"), "{error}");
+        for own in ["backups/b/linked", "backups/b/more/file"] {
+            store.delete(&Path::from(own)).await.unwrap();
+        }
+        assert!(theirs.exists(), "of a link in place of a file, the link goes");
+        assert!(!at("bucket/backups/b/more").exists() && at("bucket/backups/b/file").exists());
+        fs::remove_file(at("bucket/backups/b/link")).unwrap();
+        store.delete(&Path::from("backups/b/file")).await.unwrap();
+        assert!(
+            !at("bucket/backups").exists() && at("bucket").exists(),
+            "empty folders go, but for the store"
+        );
+        let gone = store.delete(&Path::from("backups/b/file")).await.unwrap_err();
+        assert!(matches!(gone, Error::NotFound { .. }), "{gone}");
     }
 
     /// Claims and checkpoints are replaced on the tag that was read.
