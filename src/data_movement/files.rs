@@ -10,6 +10,10 @@ use super::make::empty;
 use super::pod::{NodeVolumes, PodPlace};
 use super::{Item, OwnMovements, Unmade};
 
+/// An annotation of pods that stand for a static pod of their node. The folder of that one is named
+/// after another UID.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
 impl OwnMovements {
     /// `pod`: the pod that has the volume. Node and folder follow from what the API server says of
     /// that pod, because whoever may write the object chooses what stands in its spec.
@@ -28,9 +32,13 @@ impl OwnMovements {
         let found = pods.get_opt(&name).await.map_err(Unmade::call(what))?;
         let of = format!("pod {namespace}/{name}");
         let found = found.ok_or_else(|| Unmade::Never(format!("there is no {of}")))?;
+        let folderless = folderless(&found);
         let found_uid = found.metadata.uid.unwrap_or_default();
         if uid.is_some_and(|uid| !uid.is_empty() && uid != found_uid) {
             return Err(Unmade::Never(format!("{of} is another one by now")));
+        }
+        if let Some(why) = folderless {
+            return Err(Unmade::Never(format!("{of} {why}")));
         }
         let is_plain = |one: char| one.is_ascii_alphanumeric() || one == '-';
         if found_uid.is_empty() || !found_uid.chars().all(is_plain) {
@@ -49,4 +57,18 @@ impl OwnMovements {
             ..PodPlace::default()
         })
     }
+}
+
+/// Why the node has no folder of the volumes of this pod, or not for long. A pod that mounts what is
+/// not there is never started, and would take a data path until its time is over.
+fn folderless(pod: &Pod) -> Option<&'static str> {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    if matches!(phase, Some("Succeeded" | "Failed")) {
+        return Some("has ended");
+    }
+    if pod.metadata.deletion_timestamp.is_some() {
+        return Some("is being deleted");
+    }
+    let is_mirror = pod.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR));
+    is_mirror.then_some("is a static pod of its node, of whose volumes no files are taken by data mover pods")
 }

@@ -33,8 +33,10 @@ fn restore(pod: &str) -> Item {
 fn web(uid: &str, node: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": "web-0", "namespace": "shop", "uid": uid},
-        "spec": {"nodeName": node, "containers": []},
+        "metadata": {
+            "name": "web-0", "namespace": "shop", "uid": uid, "annotations": {}, "deletionTimestamp": null,
+        },
+        "spec": {"nodeName": node, "containers": []}, "status": {"phase": "Running"},
     })
 }
 
@@ -95,6 +97,30 @@ async fn no_folder_is_mounted_but_that_of_the_pod_that_is_named() {
     assert!(matches!(&unmade, Err(Unmade::Never(why)) if why.contains("UID")), "{unmade:?}");
     let api = Scripted::new().next(get(AGENTS).answers(agents())).next(get(POD).refuses(500));
     assert!(matches!(movements(&api).make(&backup()).await, Err(Unmade::Later(_))));
+}
+
+/// Whoever may end a pod could have the pods for its volumes take the data paths of its node.
+#[tokio::test(start_paused = true)]
+async fn no_pod_is_made_for_a_folder_that_the_node_does_not_have() {
+    let with = |at: &str, value: Value| {
+        let mut pod = web("p", "n1");
+        *pod.pointer_mut(at).unwrap() = value;
+        pod
+    };
+    for (pod, wanted) in [
+        (with("/status", json!({"phase": "Succeeded"})), "has ended"),
+        (with("/status", json!({"phase": "Failed"})), "has ended"),
+        (with("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")), "is being deleted"),
+        (with("/metadata/annotations", json!({"kubernetes.io/config.mirror": "h"})), "is a static pod"),
+    ] {
+        for item in [backup(), restore("p")] {
+            let api = Scripted::new().next(get(AGENTS).answers(agents())).next(get(POD).answers(pod.clone()));
+            let unmade = movements(&api).make(&item).await;
+            let wanted = format!("pod shop/web-0 {wanted}");
+            assert!(matches!(&unmade, Err(Unmade::Never(why)) if why.starts_with(&wanted)), "{unmade:?}");
+            assert_eq!(api.writes(), []);
+        }
+    }
 }
 
 /// The pod has its object as owner, so Kubernetes removes it with the object.
