@@ -68,7 +68,7 @@ impl FolderFiles {
     }
 }
 
-/// The name of a folder, and its files; `None`: they were not listed.
+/// The name of a folder, and its files; `None`: they were not listed, or are more than a backup has.
 pub type ListedFolder = (String, Option<FolderFiles>);
 
 /// A list of all files, of which each folder is taken as soon as it is whole: every store lists the
@@ -82,7 +82,7 @@ struct FolderByFolder {
     left: BTreeSet<String>,
     taken: BTreeSet<String>,
     /// The wanted folder of which files are being listed.
-    current: Option<(String, FolderFiles)>,
+    current: Option<ListedFolder>,
     /// How many files there were so far, and how many there may be.
     count: usize,
     most: usize,
@@ -128,21 +128,26 @@ impl FolderByFolder {
         if let Some((current, files)) = &mut self.current
             && *current == folder
         {
-            files.sizes.insert(name.to_owned(), file.size);
+            // Whoever may write to the store may have any number of them in one folder.
+            if files.as_ref().is_some_and(|known| known.sizes.len() >= FILES_OF_ONE) {
+                *files = None;
+            } else if let Some(known) = files {
+                known.sizes.insert(name.to_owned(), file.size);
+            }
             return None;
         }
         let next = self.left.contains(folder).then(|| {
             let sizes = BTreeMap::from([(name.to_owned(), file.size)]);
-            (folder.to_owned(), FolderFiles { sizes })
+            (folder.to_owned(), Some(FolderFiles { sizes }))
         });
         let (before, files) = std::mem::replace(&mut self.current, next)?;
         Some(self.take(before, files))
     }
 
-    fn take(&mut self, folder: String, files: FolderFiles) -> ListedFolder {
+    fn take(&mut self, folder: String, files: Option<FolderFiles>) -> ListedFolder {
         self.left.remove(&folder);
         self.taken.insert(folder.clone());
-        (folder, Some(files))
+        (folder, files)
     }
 
     fn failed(&mut self, error: Error) -> Error {
@@ -450,23 +455,41 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_folder_of_which_files_come_again_is_the_last_that_is_believed() {
-        let at = |path: &str| {
+    /// A list of these files, with an error behind them if one is given.
+    fn listing(files: &[&str], error: Option<Error>, wanted: &[&str]) -> FolderByFolder {
+        let at = |path: &&str| {
             let last_modified = std::time::SystemTime::UNIX_EPOCH.into();
-            Ok(ObjectMeta { location: Path::from(path), last_modified, size: 1, e_tag: None, version: None })
+            Ok(ObjectMeta { location: Path::from(*path), last_modified, size: 1, e_tag: None, version: None })
         };
-        let files = ["b/one/x", "b/two/x", "b/one/y", "b/three/x"].map(at);
-        let mut listing = FolderByFolder {
+        let files: Vec<_> = files.iter().map(at).chain(error.map(Err)).collect();
+        FolderByFolder {
             files: Some(futures::stream::iter(files).boxed()),
             base: Path::from("b"),
-            left: ["one", "three", "two"].map(str::to_owned).into(),
+            left: wanted.iter().map(|name| (*name).to_owned()).collect(),
             taken: BTreeSet::new(),
             current: None,
             count: 0,
-            most: 100,
+            most: 10_000,
             is_whole: true,
-        };
+        }
+    }
+
+    #[tokio::test]
+    async fn a_folder_with_more_files_than_a_backup_has_takes_no_memory_for_them() {
+        let many: Vec<String> = (0..2 * FILES_OF_ONE).map(|i| format!("b/one/{i}")).collect();
+        let files: Vec<&str> = many.iter().map(String::as_str).chain(["b/two/x"]).collect();
+        let mut listing = listing(&files, None, &["one", "two"]);
+        let (name, files) = listing.next().await.unwrap().unwrap();
+        assert!(name == "one" && files.is_none(), "the store is asked for the few that matter");
+        let (name, files) = listing.next().await.unwrap().unwrap();
+        assert_eq!((name.as_str(), files.unwrap().sizes.len()), ("two", 1), "others are known as before");
+        assert!(listing.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_folder_of_which_files_come_again_is_the_last_that_is_believed() {
+        let files = ["b/one/x", "b/two/x", "b/one/y", "b/three/x"];
+        let mut listing = listing(&files, None, &["one", "three", "two"]);
         let mut found = Vec::new();
         while let Some(folder) = listing.next().await {
             let (name, files) = folder.unwrap();
@@ -480,17 +503,7 @@ mod tests {
     #[tokio::test]
     async fn a_list_that_fails_ends_with_its_error() {
         let broken = Error::Generic { store: "test", source: "broken".into() };
-        let files = [Err(broken)];
-        let mut listing = FolderByFolder {
-            files: Some(futures::stream::iter(files).boxed()),
-            base: Path::from("b"),
-            left: ["one".to_owned()].into(),
-            taken: BTreeSet::new(),
-            current: None,
-            count: 0,
-            most: 100,
-            is_whole: true,
-        };
+        let mut listing = listing(&[], Some(broken), &["one"]);
         assert!(listing.next().await.unwrap().is_err());
         assert!(listing.next().await.is_none());
     }
