@@ -536,6 +536,10 @@ async fn users_make_hold_and_cancel_and_the_rest_is_for_operators_and_editors() 
                     passes("berth-grants", api.create(&create, &born(kind, "new", NS, phase, None)).await);
                 assert_eq!(passed, legal, "{user}: {kind} as {phase}");
             }
+            // The leader would take the place.
+            let mark = Patch::Merge(annotation("by-mover", "true"));
+            let passed = passes("berth-grants", api.patch("moves", &dry_run(), &mark).await);
+            assert_eq!(passed, may_take, "{user}: {kind} by a data mover");
         }
     }
 }

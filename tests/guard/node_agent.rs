@@ -43,6 +43,7 @@ async fn the_node_agent_says_how_far_a_mover_is_and_nothing_else() {
             (annotation("restored", "t"), true),
             (annotation("runs", "1"), true),
             (annotation("progress", "7 files"), true),
+            (annotation("by-mover", "true"), true),
             (json!({"status": {"phase": "Failed", "message": "why"}}), true),
         ] {
             assert_eq!(patched(&patch).await, is_its, "{kind} {patch}");
