@@ -212,8 +212,8 @@ impl StoredBackups {
         Ok(FolderListing { names: names.into_iter().take(MOST_NAMES).collect(), is_whole })
     }
 
-    /// The wanted folders, each with its files as soon as a list of all files has shown them; without
-    /// them where these are too many to be those of so many backups. An error ends the list.
+    /// The wanted folders, each with its files as soon as a list of all files has shown them;
+    /// without them where these are too many to be those of so many backups. An error ends the list.
     pub fn files(
         &self,
         wanted: BTreeSet<String>,
