@@ -181,7 +181,7 @@ async fn a_volume_snapshot_goes_although_a_write_meets_another_one_and_one_of_it
         let carrying = Carrying::new(&lifecycle, &requests, request);
         let [driver, handle, of, namespace] = ["d", "h", "c", "shop"].map(str::to_owned);
         let snapshot = StoredSnapshot { driver, handle, content: of, namespace };
-        carrying.remove_snapshots(&[snapshot].into()).await.unwrap();
+        carrying.remove_snapshots(&[snapshot].into(), true).await.unwrap();
         let writes = api.writes();
         let meant = writes.iter().filter(|write| write.path == of_snapshot);
         let meant: Vec<&Value> = meant.map(|write| &write.body["preconditions"]).collect();
@@ -213,11 +213,11 @@ async fn too_many_snapshots_are_told_of_and_keep_the_folder_of_a_backup_that_is_
     let location = serde_json::from_value(location(root)).unwrap();
     let opened = lifecycle.opener.open_existing(&location).await.unwrap();
     let layout = BackupLayout::new(opened, None, "b");
-    let found = carrying.look_at_volumes(Some(&layout), "u", &BTreeSet::new()).await.unwrap();
+    let found = carrying.look_at_volumes(Some(&layout), None, "u", &BTreeSet::new()).await.unwrap();
     assert_eq!((found.snapshots.len(), found.out_of_reach.len()), (0, 1), "{:?}", found.out_of_reach);
     assert!(found.out_of_reach[0].starts_with("10001 CSI snapshots, "), "{:?}", found.out_of_reach);
     carrying.is_backup_gone = true;
-    let failed = carrying.look_at_volumes(Some(&layout), "u", &BTreeSet::new()).await.err().unwrap();
+    let failed = carrying.look_at_volumes(Some(&layout), None, "u", &BTreeSet::new()).await.err().unwrap();
     assert!(failed.to_string().contains("10001 CSI snapshots"), "{failed}");
     api.finish();
 }

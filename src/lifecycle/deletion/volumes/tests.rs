@@ -133,7 +133,7 @@ async fn what_is_small_in_the_store_and_large_in_memory_is_not_parsed() {
     let bomb = format!("[{}]", vec![r#"{"":0}"#; VALUES / 2].join(","));
     for text in [bomb, " ".repeat(usize::try_from(UNPACKED).unwrap() + 1)] {
         layout.store().put(&path, gzip(&text).into()).await.unwrap();
-        let refused = read::<VolumeInfo>(&layout, "-x.gz").await.err().unwrap().to_string();
+        let refused = read::<VolumeInfo>(&layout, None, "-x.gz").await.err().unwrap().to_string();
         assert!(refused.contains("b-x.gz") && refused.contains("too large"), "{refused}");
     }
 }
@@ -142,12 +142,12 @@ async fn what_is_small_in_the_store_and_large_in_memory_is_not_parsed() {
 async fn a_list_is_read_whatever_the_store_holds() {
     let layout = BackupLayout::new(Arc::new(InMemory::new()), None, "b");
     let path = layout.folder().join("b-x.gz");
-    assert!(read::<VolumeInfo>(&layout, "-x.gz").await.unwrap().is_empty());
+    assert!(read::<VolumeInfo>(&layout, None, "-x.gz").await.unwrap().is_empty());
     for (text, entries) in [("null\n", Some(0)), ("[]\n", Some(0)), ("[{}]", Some(1)), ("{", None)] {
         layout.store().put(&path, gzip(text).into()).await.unwrap();
-        let read = read::<VolumeInfo>(&layout, "-x.gz").await;
+        let read = read::<VolumeInfo>(&layout, None, "-x.gz").await;
         assert_eq!(read.ok().map(|entries| entries.len()), entries, "{text}");
     }
     layout.store().put(&path, "no gzip".into()).await.unwrap();
-    assert!(read::<VolumeInfo>(&layout, "-x.gz").await.is_err());
+    assert!(read::<VolumeInfo>(&layout, None, "-x.gz").await.is_err());
 }
