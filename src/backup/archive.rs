@@ -1,8 +1,8 @@
-//! The tarball, made by the worker pool of one backup.
+//! The tarball, made by the packers of one backup.
 //!
-//! Each worker writes whole tar entries into a buffer of its own and compresses it as a gzip
+//! Each packer writes whole tar entries into a buffer of its own and compresses it as a gzip
 //! member. Concatenated members are one gzip file, and the order of entries means nothing to
-//! readers, so members may come in any order and no worker waits for another.
+//! readers, so members may come in any order and no packer waits for another.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,11 +73,11 @@ pub fn closing() -> Result<Vec<u8>, ArchiveError> {
     compress(&mut compressor(), &[0; 1024], &mut Vec::new())
 }
 
-/// Runs one worker until the batches end or the upload does.
+/// Runs one packer until the batches end or the upload does.
 ///
 /// # Errors
 /// When an entry cannot be written, or the upload takes no more members.
-pub fn work(
+pub fn pack(
     batches: &Mutex<mpsc::Receiver<Batch>>,
     parts: &mpsc::Sender<ArchivePart>,
     mtime: u64,
@@ -213,7 +213,7 @@ mod tests {
     use std::io::Read;
 
     #[test]
-    fn members_of_several_workers_make_one_archive() {
+    fn members_of_several_packers_make_one_archive() {
         let kind = Arc::new(ResourceType::regular("", "v1", "ConfigMap", true));
         let long = "n".repeat(253);
         let mut archive = opening(7).unwrap_or_else(|e| unreachable!("{e}"));
@@ -229,7 +229,7 @@ mod tests {
         drop(batch_sender);
         let (batches, done) = (Mutex::new(batches), AtomicU64::new(0));
         for _ in 0..2 {
-            work(&batches, &parts, 7, &done).unwrap_or_else(|e| unreachable!("{e}"));
+            pack(&batches, &parts, 7, &done).unwrap_or_else(|e| unreachable!("{e}"));
         }
         drop(parts);
         let mut named = Vec::new();
@@ -267,7 +267,7 @@ mod tests {
         let (batch_sender, batches) = mpsc::channel(8);
         let (parts, mut members) = mpsc::channel(8);
         let batches = Arc::new(Mutex::new(batches));
-        let working = tokio::task::spawn_blocking(move || work(&batches, &parts, 7, &AtomicU64::new(0)));
+        let working = tokio::task::spawn_blocking(move || pack(&batches, &parts, 7, &AtomicU64::new(0)));
         let json = Bytes::from_static(br#"{"metadata":{"name":"x"}}"#);
         let item = ArchiveItem { namespace: Some("ns1".into()), name: "a".into(), json, lacks_type: true };
         let (packed, is_packed) = oneshot::channel();

@@ -128,7 +128,7 @@ pub(super) enum RunFailure {
     #[error("the DataUploads of the backup could not be read")]
     Operations(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("a task of the run ended abnormally, which is a fault of berth: the controller's log has more")]
-    Worker(#[source] tokio::task::JoinError),
+    Task(#[source] tokio::task::JoinError),
     #[error("failed to make one of the files beside the archive")]
     File(#[source] std::io::Error),
     #[error("the controller was stopped while the backup ran")]

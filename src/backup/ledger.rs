@@ -1,7 +1,7 @@
 //! Records which listed objects are stored, so that a later run knows what it need not list or
 //! store again.
 //!
-//! A list is read page by page, its objects go through several workers, and the workers write gzip
+//! A list is read page by page, its objects go through several packers, and the packers write gzip
 //! members that reach the store in parts. The ledger follows each page: when everything from it and
 //! from all pages before it is stored, a later run may continue behind it.
 

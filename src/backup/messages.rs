@@ -1,4 +1,4 @@
-//! Messages between the archive's workers, its upload, and the keeper of the checkpoint.
+//! Messages between the packers of the archive, its upload, and the keeper of the checkpoint.
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use super::ledger::Contents;
 use crate::storage::Receipt;
 
-/// What the workers send to the upload.
+/// What the packers send to the upload.
 pub enum ArchivePart {
     /// A gzip member, and which objects it holds.
     Member(Bytes, Vec<Contents>),

@@ -40,7 +40,7 @@ use super::upload::{ArchiveUpload, UploadError};
 use super::volumes::claims;
 use super::volumes::outcomes::Outcomes;
 
-/// Gzip members between the workers and the store.
+/// Gzip members between the packers and the store.
 const PARTS: usize = 4;
 /// Messages of the upload that may wait for the keeper: some 500 MiB of parts, if a checkpoint
 /// takes that long.
@@ -173,14 +173,14 @@ impl Engine {
                 let opening = archive::opening(mtime).map_err(RunFailure::Archive)?;
                 let _ = parts.send(ArchivePart::Member(opening.into(), Vec::new())).await;
             }
-            let workers: Vec<_> = (0..self.packers)
+            let packers: Vec<_> = (0..self.packers)
                 .map(|_| {
                     let (waiting, parts, done) =
                         (Arc::clone(&waiting), parts.clone(), Arc::clone(&counters.done));
-                    tokio::task::spawn_blocking(move || archive::work(&waiting, &parts, mtime, &done))
+                    tokio::task::spawn_blocking(move || archive::pack(&waiting, &parts, mtime, &done))
                 })
                 .collect();
-            // Only the workers hold it from here on, so if they end, collecting ends too.
+            // Only the packers hold it from here on, so if they end, collecting ends too.
             drop(waiting);
             let collector = Collector {
                 lister: self.lister().as_of(revision.clone()),
@@ -205,8 +205,8 @@ impl Engine {
             if collected.is_err() {
                 ending.cancel();
             }
-            for worker in try_join_all(workers).await.map_err(RunFailure::Worker)? {
-                worker.map_err(RunFailure::Archive)?;
+            for packer in try_join_all(packers).await.map_err(RunFailure::Task)? {
+                packer.map_err(RunFailure::Archive)?;
             }
             let mut list = collected.map_err(RunFailure::List)?;
             tally.correct(&mut list);
@@ -286,7 +286,7 @@ impl Engine {
             }
         }
         let traits = volumes.traits();
-        let failure = match (packed, uploaded.map_err(RunFailure::Worker)?) {
+        let failure = match (packed, uploaded.map_err(RunFailure::Task)?) {
             (Ok(_), Ok(_)) if !movements.is_empty() => {
                 site.is_resumable |= keeper.as_ref().is_some_and(CheckpointKeeper::has_one);
                 match &keeper {

@@ -98,7 +98,7 @@ impl ArchiveUpload {
         }
         let received = receive(&parts, &path, &mut members, &mut waiting, &mut staged, &teller, part_size);
         let received = received.await;
-        // Workers that still send members learn that the upload has ended.
+        // Packers that still send members learn that the upload has ended.
         drop(members);
         let target = UploadTarget { store, path, claimed };
         match (received, &mut staged) {

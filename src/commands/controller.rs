@@ -50,7 +50,7 @@ use crate::settings::{Certificates, Executor};
 use crate::storage::{LocationChecker, Opener};
 use crate::{backup, shutdown};
 
-/// Archive workers of a run: one per core, up to this many, because each holds some MiB.
+/// Packers of a run: one per core, up to this many, because each holds some MiB.
 pub(super) const PACKERS: usize = 8;
 /// A new leader whose first list takes longer logs that it waits.
 const SLOW_LIST: Duration = Duration::from_secs(30);

@@ -113,7 +113,7 @@ async fn store(s3: &S3) -> anyhow::Result<(u64, usize)> {
     let (batches, waiting) = mpsc::channel(4);
     let (parts, mut members) = mpsc::channel(4);
     let packing = tokio::task::spawn_blocking(move || {
-        archive::work(&Mutex::new(waiting), &parts, 0, &AtomicU64::new(0))
+        archive::pack(&Mutex::new(waiting), &parts, 0, &AtomicU64::new(0))
     });
     let feeding = tokio::spawn(async move {
         for page in 0.. {

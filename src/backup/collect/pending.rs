@@ -19,7 +19,7 @@ use crate::backup::related::{Origin, PodReferences, Related, key, labels};
 use crate::backup::volumes::files::FilePod;
 use crate::text::chain;
 
-/// Most bytes of objects in one batch to a worker.
+/// Most bytes of objects in one batch to a packer.
 const BATCH: usize = 256 * 1024;
 const BATCH_ITEMS: usize = 256;
 /// Velero's restore writes each object to a file `NAME.json` and fails as a whole if it cannot:

@@ -264,7 +264,7 @@ async fn stored(made: &[Made], part_size: usize, cut: Option<usize>) -> (Bytes, 
         let work = {
             let members = members.clone();
             tokio::task::spawn_blocking(move || {
-                archive::work(&Mutex::new(batches), &members, 7, &AtomicU64::new(0)).unwrap();
+                archive::pack(&Mutex::new(batches), &members, 7, &AtomicU64::new(0)).unwrap();
             })
         };
         work.await.unwrap();

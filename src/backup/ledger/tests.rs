@@ -193,7 +193,7 @@ fn what_is_no_balance_is_refused() {
 }
 
 proptest! {
-    /// Whatever order the workers finish in: no position lies behind a page of which something is
+    /// Whatever order the packers finish in: no position lies behind a page of which something is
     /// not stored.
     #[test]
     fn nothing_before_a_position_is_missing(order in Just((0..12_usize).collect::<Vec<_>>()).prop_shuffle(), stop in 0..12_usize) {

@@ -231,10 +231,10 @@ impl Engine {
         let mtime = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
         let pack = async {
             let (waiting, sender) = (Mutex::new(waiting), parts.clone());
-            let worker = tokio::task::spawn_blocking(move || {
-                archive::work(&waiting, &sender, mtime, &AtomicU64::new(0))
+            let packer = tokio::task::spawn_blocking(move || {
+                archive::pack(&waiting, &sender, mtime, &AtomicU64::new(0))
             });
-            worker.await.map_err(RunFailure::Worker)?.map_err(RunFailure::Archive)?;
+            packer.await.map_err(RunFailure::Task)?.map_err(RunFailure::Archive)?;
             let closing = archive::closing().map_err(RunFailure::Archive)?;
             let _ = parts.send(ArchivePart::End(closing.into())).await;
             drop(parts);
@@ -252,7 +252,7 @@ impl Engine {
             (packed, uploaded)
         };
         let ((packed, uploaded), ()) = tokio::join!(storing, keeper.run(&mut told));
-        let bytes = match (packed, uploaded.map_err(RunFailure::Worker)?) {
+        let bytes = match (packed, uploaded.map_err(RunFailure::Task)?) {
             (Err(failure), _) if failure.is_from_outside() => return Err(failure),
             (_, Err(UploadError::Claim(error))) => return Err(RunFailure::Claim(error)),
             (_, Err(error)) if !matches!(error, UploadError::GivenUp) => {

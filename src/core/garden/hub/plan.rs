@@ -2,9 +2,9 @@
 
 mod access;
 mod buckets;
+mod conditions;
 mod entries;
 mod moves;
-mod owners;
 mod places;
 
 use std::collections::{BTreeSet, HashMap};
@@ -115,7 +115,7 @@ pub fn plan(view: &HubView, settings: &HubSettings, now: Timestamp) -> HubPlan {
     walk.make_buckets();
     walk.plan_buckets();
     walk.plan_entries();
-    walk.plan_owners();
+    walk.plan_conditions();
     walk.guard_secrets();
     walk.give_access();
     walk.plan

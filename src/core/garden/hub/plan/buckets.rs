@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 
-use super::owners::ConditionUpdates;
+use super::conditions::ConditionUpdates;
 use super::{BucketEnd, BucketPlan, HubPlanner, kept, pending, released, was_removed};
 use crate::Store;
 use crate::assignment::{self, SeedHealth};

@@ -13,7 +13,7 @@ use crate::{SecretRef, Store};
 
 impl<'v> HubPlanner<'v> {
     /// Conditions of profiles and seeds: do their backups have a bucket?
-    pub(super) fn plan_owners(&mut self) {
+    pub(super) fn plan_conditions(&mut self) {
         for (p, owner) in self.view.profiles.iter().enumerate() {
             let mut status = ProfileStatus { conditions: ConditionMap::new(), ..owner.status.clone() };
             let regions = self
