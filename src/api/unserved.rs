@@ -1,7 +1,7 @@
 //! Fields of a Backup that berth's own engine does not implement. A request that is not served is
 //! never a mere warning: admission refuses it, and a Backup that has it all the same (because no
-//! webhook was called, or because the executor was changed later) ends as failed. None of this
-//! applies to backups that Velero runs.
+//! webhook was called, or because the executor was changed later) has an error for each, so it ends
+//! as PartiallyFailed. None of this applies to backups that Velero runs.
 
 use berth_core::violation::{Field, Violations};
 
