@@ -186,7 +186,7 @@ mod tests {
         }
         assert_row(&flags, "| `--concurrent-backups CONCURRENT_BACKUPS` | `1` | ");
         assert_row(&flags, "| `--dry-run` |  | ");
-        assert_row(&flags, "| `NAMES…` | required | ");
+        assert_row(&flags, "| `NAME` | required | ");
         for hidden in ["mover-orphaned-after", "berth reference`"] {
             assert!(!flags.contains(hidden), "{hidden}");
         }

@@ -406,7 +406,7 @@ async fn a_list_that_breaks_off_for_good_makes_no_backup_with_holes() {
     assert_eq!(site.run(Signals::default()).await.unwrap().phase(), BackupPhase::Failed);
     let (_, reason) = &site.written()[1];
     assert!(reason.as_str().unwrap().contains("failed to list what is to be backed up"), "{reason}");
-    assert!(reason.as_str().unwrap().contains("the API server itself"), "{reason}");
+    assert!(reason.as_str().unwrap().contains("the API server answers berth no more"), "{reason}");
     assert_eq!(site.stored(), LOG);
     let log = std::fs::read(site.folder.path().join("bucket/backups/one/one-logs.gz")).unwrap();
     let mut told = String::new();

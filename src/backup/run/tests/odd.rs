@@ -30,7 +30,7 @@ async fn what_a_list_has_brought_is_stored_though_its_pages_lead_nowhere() {
     assert_eq!(last["progress"], json!({"totalItems": 2, "itemsBackedUp": 2}));
     let (items, list) = site.items();
     assert_eq!((items.len(), &list["v1/ConfigMap"]), (2, &json!(["app/a", "app/b"])));
-    assert!(site.told().contains("lead nowhere"), "{}", site.told());
+    assert!(site.told().contains("did not bring the list to its end"), "{}", site.told());
 }
 
 /// The API server's own store takes 1.5 MiB; that of an aggregated server may take more.
