@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// How long a request that is done stays, for people to read.
+/// How long after its creation a request that is done goes. Until then people can read it.
 pub const AGE: SignedDuration = SignedDuration::from_hours(24);
 
 /// What is known of a request.
