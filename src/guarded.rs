@@ -1,7 +1,7 @@
-//! Objects as lists and watches show them, which may be unreadable: one bad object must not hide the
-//! others. [`kube::core::DeserializeGuard`] serves for that, too, but it copies the whole object
-//! twice before it reads it, and most of many objects is the record of who wrote which field. No
-//! list and no watch here is read for that record.
+//! Objects as lists and watches show them, which may be unreadable: one bad object must not hide
+//! the others. [`kube::core::DeserializeGuard`] serves for that, too, but it copies the whole
+//! object twice before it reads it, and most of many objects is the record of who wrote which
+//! field. No list and no watch here is read for that record.
 
 use std::borrow::Cow;
 
@@ -12,8 +12,8 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, Error as _};
 use serde_json::Value;
 
-/// An object, or why it cannot be read, with its metadata. Its managedFields tell who has written it
-/// and when, and not which fields.
+/// An object, or why it cannot be read, with its metadata. Its managedFields tell who has written
+/// it and when, and not which fields.
 #[derive(Clone, Debug)]
 pub struct Guarded<K>(pub Result<K, InvalidObject>);
 

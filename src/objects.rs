@@ -7,8 +7,8 @@ pub const PART_OF: &str = "app.kubernetes.io/part-of";
 pub const PART_OF_BERTH: &str = "berth";
 /// Label of the pods of berth's node agents.
 pub const NODE_AGENTS: &str = "app.kubernetes.io/name=berth-node-agent";
-/// Selects the pods of Velero's node-agents. berth's have Velero's label, too, because a Velero that
-/// restores files looks for a pod with it on the node.
+/// Selects the pods of Velero's node-agents. berth's have Velero's label, too, because a Velero
+/// that restores files looks for a pod with it on the node.
 pub const STOCK_NODE_AGENTS: &str = "role=node-agent,app.kubernetes.io/name!=berth-node-agent";
 /// The label of the pods of node-agents, Velero's and berth's.
 pub const NODE_AGENT_ROLE: (&str, &str) = ("role", "node-agent");

@@ -208,8 +208,8 @@ keys! {
     /// Finalizer of a DataUpload or DataDownload that berth carries: berth removes it when all that
     /// was made for it is gone.
     pub const MOVER_FINALIZER: &str = "berth.dev/data-mover";
-    /// Annotation of a data mover that a pod of berth's carries: UIDs of its pods that were evicted,
-    /// or lost their nodes, with spaces between them.
+    /// Annotation of a data mover that a pod of berth's carries: UIDs of its pods that were
+    /// evicted, or lost their nodes, with spaces between them.
     pub const LOST_PODS: &str = "berth.dev/lost-pods";
     /// Annotation of a data mover that berth carries: the process that was the last one to begin
     /// it. Only that one writes how it ends, because an earlier one may live on for a while.

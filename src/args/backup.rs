@@ -124,8 +124,8 @@ pub struct SpecArgs {
     /// ConfigMap with resource policies.
     #[arg(long)]
     pub resource_policies_configmap: Option<String>,
-    /// Program that moves the data of snapshots: berth, velero, or another one. Default: berth where
-    /// its node agents run and none of Velero's, else velero.
+    /// Program that moves the data of snapshots: berth, velero, or another one. Default: berth
+    /// where its node agents run and none of Velero's, else velero.
     #[arg(long)]
     pub data_mover: Option<String>,
     /// How many files of a volume Velero's node-agents upload at the same time. 0: their default.

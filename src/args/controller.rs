@@ -109,8 +109,8 @@ pub struct ControllerArgs {
     /// own.
     #[arg(long)]
     pub repository_secret: Option<String>,
-    /// Folder of each node in which the kubelet keeps its pods. Data mover pods that read or restore
-    /// files of volumes see there the volumes of one pod.
+    /// Folder of each node in which the kubelet keeps its pods. Data mover pods that read or
+    /// restore files of volumes see there the volumes of one pod.
     #[arg(long, default_value = "/var/lib/kubelet/pods", value_parser = folder)]
     pub host_pods_folder: PathBuf,
     #[command(flatten)]

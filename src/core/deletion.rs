@@ -147,8 +147,8 @@ pub enum DeletionStep {
     Begin,
     /// Claim the folder for the deletion.
     Claim,
-    /// Make the Backup Deleting. `files_go`: and write to it in the same go that its files go from now
-    /// on, because nothing else goes before them.
+    /// Make the Backup Deleting. `files_go`: and write to it in the same go that its files go from
+    /// now on, because nothing else goes before them.
     Mark {
         files_go: bool,
     },
@@ -178,9 +178,9 @@ pub enum DeletionStep {
 
 impl DeletionStep {
     /// Does the step only write down how far the deletion is? Another step may follow it without a
-    /// new look, if what was written is taken in. Whatever removes something begins with a look, but
-    /// the removal of the Backup may follow that of its files: it is one of the version that was
-    /// looked at.
+    /// new look, if what was written is taken in. Whatever removes something begins with a look,
+    /// but the removal of the Backup may follow that of its files: it is one of the version that
+    /// was looked at.
     pub fn removes_nothing(&self) -> bool {
         matches!(self, Self::Begin | Self::Claim | Self::Mark { .. } | Self::Record)
     }

@@ -59,8 +59,8 @@ impl OwnMovements {
     }
 }
 
-/// Why the node has no folder of the volumes of this pod, or not for long. A pod that mounts what is
-/// not there is never started, and would take a data path until its time is over.
+/// Why the node has no folder of the volumes of this pod, or not for long. A pod that mounts what
+/// is not there is never started, and would take a data path until its time is over.
 fn folderless(pod: &Pod) -> Option<&'static str> {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     if matches!(phase, Some("Succeeded" | "Failed")) {

@@ -35,10 +35,11 @@ const SUPER_PRIVILEGED: &str = "spc_t";
 /// Seconds that a pod has to remove the lock of the repository when it is told to stop.
 const GRACE: i64 = 30;
 
-/// Capabilities of a process that only reads. DAC_READ_SEARCH would do as well, and would open every
-/// file of the node's file systems by its handle.
+/// Capabilities of a process that only reads. DAC_READ_SEARCH would do as well, and would open
+/// every file of the node's file systems by its handle.
 const TO_READ: [&str; 1] = ["DAC_OVERRIDE"];
-/// Those of a process that restores files of any owner and mode, devices, and capabilities of files.
+/// Those of a process that restores files of any owner and mode, devices, and capabilities of
+/// files.
 const TO_RESTORE: [&str; 6] = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "MKNOD", "SETFCAP"];
 
 /// The volumes of a pod on the node of that pod.
@@ -190,7 +191,8 @@ pub(super) fn pod(
             Some(SELinuxOptions { type_: Some(SUPER_PRIVILEGED.to_owned()), ..SELinuxOptions::default() });
     }
     let tolerations = match place.node_volumes {
-        // The pod whose volumes they are runs there, whatever taints the node has, as an agent does.
+        // The pod whose volumes they are runs there, whatever taints the node has, as an agent
+        // does.
         Some(_) => of_agents.tolerations.clone(),
         // A node agent runs on every node, and a data mover only where other pods may.
         None => Some(place.tolerations.clone()).filter(|all| !all.is_empty()),
@@ -217,8 +219,8 @@ pub(super) fn pod(
     Ok(Pod { metadata, spec: Some(spec), status: None })
 }
 
-/// The process is root, because the files of volumes belong to anybody, and has the capabilities for
-/// its work beside those that the agents have.
+/// The process is root, because the files of volumes belong to anybody, and has the capabilities
+/// for its work beside those that the agents have.
 fn security(kind: MoverKind, of_agents: SecurityContext, is_privileged: bool) -> SecurityContext {
     let needed: &[&str] = match kind {
         MoverKind::DataUpload | MoverKind::PodVolumeBackup => &TO_READ,

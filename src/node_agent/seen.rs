@@ -118,8 +118,8 @@ impl AgentObjects {
         self.pods.as_ref()?.get(&key).filter(|pod| uid.is_none_or(|uid| *uid == pod.uid))
     }
 
-    /// All objects of this node, the oldest first, but for those that were handed over to data mover
-    /// pods.
+    /// All objects of this node, the oldest first, but for those that were handed over to data
+    /// mover pods.
     pub fn found(&self, is_running: impl Fn(&str) -> bool) -> Vec<(Kind, ObservedPodVolume<'static>)> {
         let seen = |object: &dyn Look, is_ready| ObservedPodVolume {
             phase: known(object.phase()),

@@ -1,7 +1,8 @@
 //! Folders as stores, of which only regular files are read. Whoever may write to a folder may put a
 //! FIFO or a device in place of a file. The open of a FIFO waits until somebody opens its other
 //! end, and each try to read it would hold a thread for that long. And they may put a link in place
-//! of a folder, behind which nothing is removed, because that may be anything that berth may remove.
+//! of a folder, behind which nothing is removed, because that may be anything that berth may
+//! remove.
 
 use std::fmt;
 use std::fs::{self, File, Metadata, OpenOptions};

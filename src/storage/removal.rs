@@ -29,7 +29,8 @@ pub struct Survey {
     pub is_published: bool,
     /// Version of the claim.
     pub version: Option<UpdateVersion>,
-    /// Until when the store keeps the claim or the file that makes the backup visible, if it says so.
+    /// Until when the store keeps the claim or the file that makes the backup visible, if it says
+    /// so.
     pub locked_until: Option<Timestamp>,
     /// The files by their paths; `None`: the folder has more than one page of a list.
     files: Option<BTreeMap<Path, ObjectMeta>>,

@@ -68,7 +68,8 @@ impl FolderFiles {
     }
 }
 
-/// The name of a folder, and its files; `None`: they were not listed, or are more than a backup has.
+/// The name of a folder, and its files; `None`: they were not listed, or are more than a backup
+/// has.
 pub type ListedFolder = (String, Option<FolderFiles>);
 
 /// A list of all files, of which each folder is taken as soon as it is whole: every store lists the
@@ -213,7 +214,8 @@ impl StoredBackups {
     }
 
     /// The wanted folders, each with its files as soon as a list of all files has shown them;
-    /// without them where these are too many to be those of so many backups. An error ends the list.
+    /// without them where these are too many to be those of so many backups. An error ends the
+    /// list.
     pub fn files(
         &self,
         wanted: BTreeSet<String>,

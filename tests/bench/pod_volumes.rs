@@ -1,10 +1,11 @@
-//! Files of a volume by berth's node agent, and by restic and kopia on the same folder and disk: the
-//! first backup, one before which nothing has changed, one before which a hundredth has, and a
+//! Files of a volume by berth's node agent, and by restic and kopia on the same folder and disk:
+//! the first backup, one before which nothing has changed, one before which a hundredth has, and a
 //! restore. What each needs: time, processor and memory.
 //!
 //! - What berth needs besides counts as well: the object that asks for it, and the look whether it
 //!   is done.
-//! - The programs take turns in who is first in a step, because the next one finds files and disk as
+//! - The programs take turns in who is first in a step, because the next one finds files and disk
+//!   as
 //!   the one before has left them. Before each of them everything is on the disk.
 //! - restic and kopia derive their keys anew each time that they are run, and the agent keeps
 //!   repositories open. The row of an empty command says how much of their time that is.

@@ -1,5 +1,6 @@
-//! A stock Velero restores a Backup of berth's into another cluster, and has no node-agents: berth's
-//! agent brings the files of the pod's volume back, behind the init container that Velero adds.
+//! A stock Velero restores a Backup of berth's into another cluster, and has no node-agents:
+//! berth's agent brings the files of the pod's volume back, behind the init container that Velero
+//! adds.
 
 use std::fs;
 

@@ -301,8 +301,8 @@ pub struct Velero {
 }
 
 impl Velero {
-    /// In a namespace that [`prepare`] made, on definitions that [`install_definitions`] applied. It
-    /// looks once a second, in place of every five, whether a snapshot is there.
+    /// In a namespace that [`prepare`] made, on definitions that [`install_definitions`] applied.
+    /// It looks once a second, in place of every five, whether a snapshot is there.
     ///
     /// # Errors
     /// When it cannot be found, built or started, or its turn does not come.

@@ -242,8 +242,8 @@ pub fn play(kubectl: &Kubectl, at: &str, kinds: &[(&str, &str)]) -> anyhow::Resu
 
 /// What becomes of each volume of a new namespace `space` by Backups with each setting, which are
 /// created in the namespace `at` and stored in `folder`. Compares it with the table. One is created
-/// when the one before it has ended, because a stock Velero stores the VolumeSnapshots that it finds
-/// as any other object, and removes those of the backup that it completes meanwhile.
+/// when the one before it has ended, because a stock Velero stores the VolumeSnapshots that it
+/// finds as any other object, and removes those of the backup that it completes meanwhile.
 fn compare(
     kubectl: &Kubectl,
     (at, space): (&str, &str),

@@ -148,8 +148,8 @@ impl BackupStorageLocation {
             is_default: self.spec.default == Some(true),
             read_only: self.spec.access_mode == Some(AccessMode::ReadOnly),
             held: keys::is_set(self.annotations(), keys::HOLD),
-            // Whoever checks the location may have quoted the whole answer of its store, and this is
-            // kept for each Backup that waits for it.
+            // Whoever checks the location may have quoted the whole answer of its store, and this
+            // is kept for each Backup that waits for it.
             unavailable: (status.and_then(|s| s.phase) == Some(BackupStorageLocationPhase::Unavailable))
                 .then(|| tellable(&message).into_owned()),
             reopened_at: None,

@@ -3,8 +3,8 @@
 //! agent has handed over because it does not see the files of its node.
 //!
 //! The leader creates what a movement needs (a claim, where its data is a snapshot's, and the pod
-//! that mounts it), allows the pod to start by the phase Prepared, and removes all of it in the end.
-//! The pod moves the data, and writes the phase InProgress and the end of the movement. So a
+//! that mounts it), allows the pod to start by the phase Prepared, and removes all of it in the
+//! end. The pod moves the data, and writes the phase InProgress and the end of the movement. So a
 //! movement continues when the leader changes, and each step can be repeated.
 
 use std::collections::HashMap;
@@ -194,8 +194,8 @@ pub fn plan(all: &[OwnMover<'_>], paths: &DataPaths, now: Timestamp) -> Vec<OwnS
     steps
 }
 
-/// The node on which it takes a data path: its pod moves data there, or will start shortly, or it is
-/// bound to that node.
+/// The node on which it takes a data path: its pod moves data there, or will start shortly, or it
+/// is bound to that node.
 fn loaded_node<'a>(one: &OwnMover<'a>) -> Option<&'a str> {
     use MoverPhase::{Accepted, Canceling, InProgress, Prepared};
     match one.phase {

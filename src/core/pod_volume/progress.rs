@@ -1,4 +1,5 @@
-//! What is told of a running job besides its bytes: how many files it has begun, and how fast it is.
+//! What is told of a running job besides its bytes: how many files it has begun, and how fast it
+//! is.
 
 use std::collections::VecDeque;
 use std::time::Duration;

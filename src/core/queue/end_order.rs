@@ -1,5 +1,5 @@
-//! Which ends are written first if more Backups must end than are written at one time. Which Backups
-//! end, and why, is `EndCause` in `plan`.
+//! Which ends are written first if more Backups must end than are written at one time. Which
+//! Backups end, and why, is `EndCause` in `plan`.
 
 use super::plan::EndWithoutRun;
 use super::view::QueueView;

@@ -66,7 +66,8 @@ impl Carrying<'_> {
             completed: time("completionTimestamp"),
         };
         let inherits = location.annotations().get(keys::INHERITS).map(String::as_str).unwrap_or_default();
-        // A store lists a thousand files to say whether it has any, so nobody asks who need not know.
+        // A store lists a thousand files to say whether it has any, so nobody asks who need not
+        // know.
         let is_emptied = found.backup.as_ref().is_some_and(|backup| seen_backup(backup).is_emptied());
         let whose = match owner(&known, &survey.stored, Inherited(inherits)) {
             FolderOwner::Nobody

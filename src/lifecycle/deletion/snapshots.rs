@@ -81,10 +81,10 @@ impl Carrying<'_> {
         }
     }
 
-    /// Removes snapshots from their storage, and waits until their drivers have done so. Of a backup
-    /// that neither its folder nor a Backup shows (`was_visible`) only those go that have the content
-    /// which its run has made: a run lets go of it only after it has made the backup visible, and
-    /// what else the folder names may be forged.
+    /// Removes snapshots from their storage, and waits until their drivers have done so. Of a
+    /// backup that neither its folder nor a Backup shows (`was_visible`) only those go that have
+    /// the content which its run has made: a run lets go of it only after it has made the backup
+    /// visible, and what else the folder names may be forged.
     pub(super) async fn remove_snapshots(
         &self,
         all: &BTreeSet<StoredSnapshot>,

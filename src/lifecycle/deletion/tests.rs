@@ -86,7 +86,8 @@ async fn what_lists_volumes_is_read_again_only_where_it_has_changed() {
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     gzip.write_all(native.to_string().as_bytes()).unwrap();
     let (gzip, none) = (gzip.finish().unwrap(), std::collections::BTreeSet::new());
-    // Each time: is there a native snapshot now, for which Backup, and how many lists are asked for?
+    // Each time: is there a native snapshot now, for which Backup, and how many lists are asked
+    // for?
     for (is_there, uid, asked) in
         [(false, "u", 2), (false, "u", 0), (true, "u", 2), (true, "u", 0), (true, "v", 2), (false, "v", 2)]
     {

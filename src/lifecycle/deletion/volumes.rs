@@ -66,8 +66,8 @@ impl Carrying<'_> {
         Ok(found)
     }
 
-    /// `layout`: the folder, if it is the Backup's. `survey`: what it has, if that is known. `uid`: of
-    /// the Backup. `data_in`: the namespaces that its request records.
+    /// `layout`: the folder, if it is the Backup's. `survey`: what it has, if that is known. `uid`:
+    /// of the Backup. `data_in`: the namespaces that its request records.
     pub(super) async fn look_at_volumes(
         &self,
         layout: Option<&BackupLayout>,
@@ -179,9 +179,8 @@ impl Carrying<'_> {
 
     /// Empties a list of `what` that is longer than one deletion can remove, and says why.
     ///
-    /// # Errors
-    /// If the Backup is gone: nobody can annotate it, and the files of its folder must stay, because
-    /// they say where the data is. `way_out`: what somebody has to remove then.
+    /// # Errors If the Backup is gone: nobody can annotate it, and the files of its folder must
+    /// stay, because they say where the data is. `way_out`: what somebody has to remove then.
     fn leave_many<T>(
         &self,
         all: &mut BTreeSet<T>,

@@ -98,8 +98,8 @@ impl Place {
         api.finish();
     }
 
-    /// One round of a leader that is killed when it has asked for all of this script. What it knew is
-    /// lost.
+    /// One round of a leader that is killed when it has asked for all of this script. What it knew
+    /// is lost.
     async fn killed(&mut self, api: &Scripted) {
         let read = self.lead(api);
         let sync = Sync { lifecycle: &self.lifecycle };

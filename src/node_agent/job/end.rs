@@ -115,7 +115,8 @@ pub async fn end_canceled(context: &AgentContext, kind: &Kind) -> bool {
 }
 
 /// Marks an object as one that a data mover pod carries, so that the leader makes that pod. What
-/// another process had begun begins anew: the leader makes pods for what is New, when there is room.
+/// another process had begun begins anew: the leader makes pods for what is New, when there is
+/// room.
 pub async fn hand_over(context: &AgentContext, kind: &Kind) -> bool {
     // The spec of a PodVolumeBackup has its node.
     let node = matches!(kind, Kind::Restore(_)).then_some(context.settings.node.as_str());
