@@ -20,7 +20,7 @@ pub mod mover;
 mod reports;
 pub mod repositories;
 mod seen;
-mod volume;
+pub mod volume;
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher as _, RandomState};

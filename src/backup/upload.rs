@@ -83,8 +83,9 @@ impl UploadTarget {
 impl ArchiveUpload {
     /// Returns the archive's size once it is stored, or its size so far where it rests.
     ///
-    /// # Errors When the store refuses, or the archive ends without [`ArchivePart::End`]. Then
-    /// nothing is on its way any more.
+    /// # Errors
+    /// When the store refuses, or the archive ends without [`ArchivePart::End`]. Then nothing is on
+    /// its way any more.
     pub async fn run(self, mut members: mpsc::Receiver<ArchivePart>) -> Result<u64, UploadError> {
         let Self { store, parts, path, part_size, begun, progress, staged: told, claimed } = self;
         let teller = ProgressReporter { progress, staged: told };

@@ -4,6 +4,7 @@
 pub mod maintenance;
 pub mod others;
 pub mod progress;
+pub mod target;
 
 use jiff::Timestamp;
 

@@ -3,15 +3,15 @@
 
 use berth_api::velero::PodReference;
 use berth_core::mover::MoverKind;
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::Api;
+use berth_core::pod_volume::target::folderless;
+use kube::ResourceExt as _;
 
-use super::make::empty;
 use super::pod::{NodeVolumes, PodPlace};
 use super::{Item, OwnMovements, Unmade};
+use crate::node_agent::volume::{NamedPodError, named};
+use crate::text::chain;
 
-/// An annotation of pods that stand for a static pod of their node. The folder of that one is named
-/// after another UID.
+/// An annotation of pods that stand for a static pod of their node.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 impl OwnMovements {
@@ -22,32 +22,23 @@ impl OwnMovements {
         item: &Item,
         pod: Option<&PodReference>,
     ) -> Result<PodPlace, Unmade> {
-        let PodReference { namespace, name, uid } = pod.cloned().unwrap_or_default();
-        let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
-        if namespace.is_empty() || name.is_empty() {
-            return Err(empty("spec.pod"));
-        }
-        let pods: Api<Pod> = Api::namespaced(self.client().clone(), &namespace);
-        let what = "the pod that has the volume cannot be read";
-        let found = pods.get_opt(&name).await.map_err(Unmade::call(what))?;
-        let of = format!("pod {namespace}/{name}");
-        let found = found.ok_or_else(|| Unmade::Never(format!("there is no {of}")))?;
-        let folderless = folderless(&found);
-        let found_uid = found.metadata.uid.unwrap_or_default();
-        if uid.is_some_and(|uid| !uid.is_empty() && uid != found_uid) {
-            return Err(Unmade::Never(format!("{of} is another one by now")));
-        }
-        if let Some(why) = folderless {
+        // Its data path is one of the node that its object names.
+        let node = item.mover.bound_node.clone().unwrap_or_default();
+        let found = named(self.client(), &pod.cloned().unwrap_or_default(), &node).await;
+        let found = found.map_err(|error| match error {
+            NamedPodError::Call(_) => Unmade::Later(chain(&error)),
+            NamedPodError::Absent(why) => Unmade::Never(why),
+        })?;
+        let of = format!("pod {}/{}", found.namespace().unwrap_or_default(), found.name_any());
+        let phase = found.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
+        let is_going = found.metadata.deletion_timestamp.is_some();
+        if let Some(why) = folderless(phase, is_going, found.annotations().contains_key(MIRROR)) {
             return Err(Unmade::Never(format!("{of} {why}")));
         }
+        let found_uid = found.metadata.uid.unwrap_or_default();
         let is_plain = |one: char| one.is_ascii_alphanumeric() || one == '-';
         if found_uid.is_empty() || !found_uid.chars().all(is_plain) {
             return Err(Unmade::Never(format!("{of} has a UID of which no path can be made")));
-        }
-        // Its data path is one of the node that its object names.
-        let node = item.mover.bound_node.clone().unwrap_or_default();
-        if node.is_empty() || found.spec.and_then(|spec| spec.node_name).as_ref() != Some(&node) {
-            return Err(Unmade::Never(format!("{of} is not on node {node:?}")));
         }
         let folder = self.host_pods.join(&found_uid).join("volumes").display().to_string();
         Ok(PodPlace {
@@ -57,18 +48,4 @@ impl OwnMovements {
             ..PodPlace::default()
         })
     }
-}
-
-/// Why the node has no folder of the volumes of this pod, or not for long. A pod that mounts what
-/// is not there is never started, and would take a data path until its time is over.
-fn folderless(pod: &Pod) -> Option<&'static str> {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    if matches!(phase, Some("Succeeded" | "Failed")) {
-        return Some("has ended");
-    }
-    if pod.metadata.deletion_timestamp.is_some() {
-        return Some("is being deleted");
-    }
-    let is_mirror = pod.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR));
-    is_mirror.then_some("is a static pod of its node, of whose volumes no files are taken by data mover pods")
 }

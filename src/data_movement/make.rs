@@ -288,7 +288,7 @@ impl Item {
     }
 }
 
-pub(super) fn empty(field: &str) -> Unmade {
+fn empty(field: &str) -> Unmade {
     Unmade::Never(format!("{field} is empty"))
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use berth_api::velero::PodReference;
+use berth_core::pod_volume::target::mismatch;
 use berth_core::pod_volume::{Backing, folder, plugin};
 use berth_core::volume::NEVER;
 use berth_pod_volumes::{Folder, Hung, descend, is_mounted};
@@ -102,6 +103,35 @@ pub async fn still(client: &Client, pod: &PodReference, uid: &str) -> Result<(),
 /// How long berth tries to read the pod after its volume was read.
 const STILL: Duration = Duration::from_secs(300);
 
+/// Why there is no such pod as an object names.
+#[derive(Debug, thiserror::Error)]
+pub enum NamedPodError {
+    #[error("the pod that has the volume cannot be read")]
+    Call(#[source] kube::Error),
+    #[error("{0}")]
+    Absent(String),
+}
+
+/// The pod whose volume an object names, as the API server has it, on this node.
+///
+/// # Errors
+/// Why there is none.
+pub async fn named(client: &Client, pod: &PodReference, node: &str) -> Result<Pod, NamedPodError> {
+    let of = |field: &Option<String>| field.clone().filter(|text| !text.is_empty());
+    let (Some(namespace), Some(name)) = (of(&pod.namespace), of(&pod.name)) else {
+        return Err(NamedPodError::Absent("spec.pod names no pod".to_owned()));
+    };
+    let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+    let found = api.get_opt(&name).await.map_err(NamedPodError::Call)?;
+    let found = found.ok_or_else(|| NamedPodError::Absent(format!("there is no pod {namespace}/{name}")))?;
+    let uid = found.metadata.uid.as_deref().unwrap_or_default();
+    let on = found.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    match mismatch(pod.uid.as_deref(), node, uid, on) {
+        Some(why) => Err(NamedPodError::Absent(format!("pod {namespace}/{name} {why}"))),
+        None => Ok(found),
+    }
+}
+
 /// # Errors
 /// Why there is no folder to read or to write.
 pub async fn find(
@@ -110,21 +140,9 @@ pub async fn find(
     pod: &PodReference,
     name: &str,
 ) -> anyhow::Result<LocatedVolume> {
-    let (Some(namespace), Some(pod_name)) = (&pod.namespace, &pod.name) else {
-        bail!("spec.pod names no pod");
-    };
-    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let found = api.get_opt(pod_name).await.context("the pod cannot be read")?;
-    let found = found.with_context(|| format!("there is no pod {namespace}/{pod_name}"))?;
+    let found = named(client, pod, &settings.node).await?;
+    let (namespace, pod_name) = (&found.namespace().unwrap_or_default(), &found.name_any());
     let uid = found.metadata.uid.clone().unwrap_or_default();
-    let is_it = pod.uid.as_ref().is_none_or(|wanted| wanted.is_empty() || *wanted == uid);
-    ensure!(is_it, "pod {namespace}/{pod_name} is another one by now");
-    let node = found.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-    ensure!(
-        node == Some(settings.node.as_str()),
-        "pod {namespace}/{pod_name} is not on node {}",
-        settings.node
-    );
     let (waits, state) = (waits(&found), state(&found));
     let volumes = found.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
     let volume = volumes.iter().find(|volume| volume.name == name);
@@ -325,7 +343,7 @@ mod tests {
         };
         let settings = Settings::of_tests("/none");
         for (answer, why) in [
-            (get(PATH).answers(pod("u", "n2")), "pod shop/web-0 is not on node n1"),
+            (get(PATH).answers(pod("u", "n2")), "pod shop/web-0 is not on node \"n1\""),
             (get(PATH).answers(pod("v", "n1")), "pod shop/web-0 is another one by now"),
             (get(PATH).refuses(404), "there is no pod shop/web-0"),
         ] {

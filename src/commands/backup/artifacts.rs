@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use berth_api::velero::{Backup, BackupPhase};
+use berth_core::bytes::size;
 use kube::ResourceExt;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -20,7 +21,6 @@ use crate::cli::compare::{Digests, ObjectDifference};
 use crate::cli::download::{DownloadArtifact, Downloads, Fetcher, Pieces, Unpacked};
 use crate::cli::print::{self, say};
 use crate::text::printable;
-use berth_core::bytes::size;
 
 /// An artifact of one Backup that is about to be fetched.
 pub(super) struct ArtifactSource {

@@ -113,8 +113,9 @@ impl DirectoryClaim {
 
     /// Marks the directory, if it has no owner yet. `Some`: why it is not this entry's.
     ///
-    /// # Errors What the store says; [`StoreFault::Configuration`] where something else has the key
-    /// of the mark.
+    /// # Errors
+    /// What the store says; [`StoreFault::Configuration`] where something else has the key of the
+    /// mark.
     pub async fn take(&self, bucket: &Bucket, scope: &RemovalScope) -> Result<Option<DirectoryRefusal>> {
         match self.judge(bucket, scope).await? {
             OwnershipDecision::Ours => Ok(None),
@@ -147,8 +148,9 @@ impl DirectoryClaim {
 
     /// What becomes of the directory when its entry is deleted.
     ///
-    /// # Errors As [`Self::take`]; [`StoreFault::Unavailable`] while the hub has not said the
-    /// namespace, if it decides.
+    /// # Errors
+    /// As [`Self::take`]; [`StoreFault::Unavailable`] while the hub has not said the namespace, if
+    /// it decides.
     pub async fn end(&self, bucket: &Bucket, scope: &RemovalScope) -> Result<DirectoryEnd> {
         let mark = self.read(bucket).await?;
         let directory = self.directory(bucket, scope, mark.as_ref()).await?;

@@ -199,8 +199,9 @@ impl Purge {
 
     /// What is left, after the last step.
     ///
-    /// # Errors [`StoreFault::Unauthorized`] when objects that berth may not remove have no lock;
-    /// what the store says.
+    /// # Errors
+    /// [`StoreFault::Unauthorized`] when objects that berth may not remove have no lock; what the
+    /// store says.
     pub async fn kept(&self) -> Result<Option<RetainedVersions>> {
         let Some(example) = self.look.examples.first() else { return Ok(None) };
         let holds: Vec<_> = self.look.examples.iter().map(|version| self.bucket.hold(version)).collect();

@@ -178,9 +178,11 @@ impl Carrying<'_> {
     }
 
     /// Empties a list of `what` that is longer than one deletion can remove, and says why.
+    /// `way_out`: what somebody has to remove where nobody can annotate the Backup any more.
     ///
-    /// # Errors If the Backup is gone: nobody can annotate it, and the files of its folder must
-    /// stay, because they say where the data is. `way_out`: what somebody has to remove then.
+    /// # Errors
+    /// If the Backup is gone, because the files of its folder must stay then: they say where the
+    /// data is.
     fn leave_many<T>(
         &self,
         all: &mut BTreeSet<T>,

@@ -4,15 +4,24 @@ use super::*;
 
 const REQUESTS: &str = "/apis/velero.io/v1/namespaces/velero/deletebackuprequests";
 
+/// Scripts a look whether the Backup of a folder of this cluster is gone: it is.
+fn look_in_vain(api: &Scripted) {
+    let cluster = json!({"metadata": {"name": "kube-system", "uid": "c"}});
+    api.once(get("/api/v1/namespaces/kube-system").answers(cluster));
+    api.once(get(&format!("{VELERO}/backups/left")).refuses(404));
+}
+
+/// What a run in this cluster writes into its folder at first.
+fn claim_of(cluster: &str) -> String {
+    json!({"cluster": cluster, "namespace": "velero", "backup": "u", "run": "r"}).to_string()
+}
+
 /// It was deleted by kubectl while it ran, and nobody led.
 #[tokio::test(start_paused = true)]
 async fn what_a_backup_has_left_that_nobody_saw_go_is_removed_and_nothing_else() {
     let cluster = || {
         get("/api/v1/namespaces/kube-system")
             .answers(json!({"metadata": {"name": "kube-system", "uid": "c"}}))
-    };
-    let claim = |cluster: &str| {
-        json!({"cluster": cluster, "namespace": "velero", "backup": "u", "run": "r"}).to_string()
     };
     for (claimed_by, is_silent, there) in [
         ("c", true, None),
@@ -26,7 +35,7 @@ async fn what_a_backup_has_left_that_nobody_saw_go_is_removed_and_nothing_else()
         // What is skipped is read again in the next round.
         place.lifecycle.sync_period = std::time::Duration::ZERO;
         place.store("left", "left.tar.gz", "x");
-        place.store("left", "berth-run.json", claim(claimed_by));
+        place.store("left", "berth-run.json", claim_of(claimed_by));
         for file in ["left.tar.gz", "berth-run.json"].into_iter().take(if is_silent { 2 } else { 1 }) {
             place.age("left", file);
         }
@@ -73,8 +82,8 @@ async fn a_request_of_somebody_else_does_not_keep_what_a_backup_has_left() {
         let _carries_out = place.lifecycle.removals.carry_out();
         place.lifecycle.sync_period = std::time::Duration::ZERO;
         place.store("left", "left.tar.gz", "x");
-        let claim = json!({"cluster": "c", "namespace": "velero", "backup": "u", "run": "r"});
-        place.store("left", "berth-run.json", claim.to_string());
+        let claim = claim_of("c");
+        place.store("left", "berth-run.json", claim);
         for file in ["left.tar.gz", "berth-run.json"] {
             place.age("left", file);
         }
@@ -90,9 +99,7 @@ async fn a_request_of_somebody_else_does_not_keep_what_a_backup_has_left() {
         for round in 0..3 {
             let api = Scripted::new().once(get(REQUESTS).answers(requests(&[])));
             if round > 0 {
-                let cluster = json!({"metadata": {"name": "kube-system", "uid": "c"}});
-                api.once(get("/api/v1/namespaces/kube-system").answers(cluster));
-                api.once(get(&format!("{VELERO}/backups/left")).refuses(404));
+                look_in_vain(&api);
             }
             if round == 2 {
                 api.once(post(REQUESTS).already_exists());
@@ -117,7 +124,7 @@ async fn a_finished_backup_that_has_only_lost_its_metadata_is_left_alone() {
         let mut place = Place::new();
         let _carries_out = place.lifecycle.removals.carry_out();
         place.lifecycle.sync_period = std::time::Duration::ZERO;
-        let claim = json!({"cluster": "c", "namespace": "velero", "backup": "u", "run": "r"}).to_string();
+        let claim = claim_of("c");
         let files = ["left.tar.gz", "left-results.gz", "left-logs.gz", "berth-run.json"];
         for file in files.into_iter().chain(more) {
             place.store("left", file, &claim);
@@ -126,9 +133,7 @@ async fn a_finished_backup_that_has_only_lost_its_metadata_is_left_alone() {
         for round in 0..3 {
             let api = Scripted::new().once(get(REQUESTS).answers(requests(&[])));
             if round > 0 {
-                let cluster = json!({"metadata": {"name": "kube-system", "uid": "c"}});
-                api.once(get("/api/v1/namespaces/kube-system").answers(cluster));
-                api.once(get(&format!("{VELERO}/backups/left")).refuses(404));
+                look_in_vain(&api);
             }
             let is_asked = round == 2 && is_asked;
             if is_asked {
@@ -160,7 +165,7 @@ async fn no_more_removals_are_asked_for_while_a_location_has_many_that_have_not_
         let mut place = Place::new();
         let _carries_out = place.lifecycle.removals.carry_out();
         place.lifecycle.sync_period = std::time::Duration::ZERO;
-        let claim = json!({"cluster": "c", "namespace": "velero", "backup": "u", "run": "r"}).to_string();
+        let claim = claim_of("c");
         place.store("left", "left.tar.gz", "x");
         place.store("left", "berth-run.json", claim);
         for file in ["left.tar.gz", "berth-run.json"] {
@@ -171,9 +176,7 @@ async fn no_more_removals_are_asked_for_while_a_location_has_many_that_have_not_
         for round in 0..3 {
             let api = Scripted::new().once(get(REQUESTS).answers(requests(&items.concat())));
             if round > 0 && is_looked_at {
-                let cluster = json!({"metadata": {"name": "kube-system", "uid": "c"}});
-                api.once(get("/api/v1/namespaces/kube-system").answers(cluster));
-                api.once(get(&format!("{VELERO}/backups/left")).refuses(404));
+                look_in_vain(&api);
             }
             let is_asked = round == 2 && is_looked_at;
             if is_asked {
